@@ -1,0 +1,1 @@
+"""Who touches the hardware."""

@@ -1,0 +1,58 @@
+"""*fetch*: the next batch is asked for. There is one (`Fetched`), or the epoch has no more (`Exhausted`)."""
+
+from __future__ import annotations
+
+import attrs
+
+from .event import Event, evolver
+from .trainer_state import TrainerState
+
+_fetched = evolver(TrainerState)
+_exhausted = evolver(TrainerState, "epoch_exhausted", "optimizer_steps", "accumulated")
+
+
+@attrs.frozen(kw_only=True)
+class Fetched(Event):
+    """A batch is in hand.
+
+    Attributes:
+        ids: the 64-bit hash of its sample ids in their order, as 16 hex digits; "" where they aren't known.
+    """
+
+    ids: str = ""
+
+    def fold(self, state: TrainerState, dest: str) -> TrainerState:
+        return _fetched(state, dest)
+
+
+@attrs.frozen(kw_only=True)
+class Exhausted(Event):
+    """The epoch has no batch left.
+
+    Attributes:
+        validate_due: a validation belongs to the end of this epoch.
+        flushed: an open accumulation window had to be closed here, since only now its end was known.
+    """
+
+    validate_due: bool = False
+    flushed: bool = False
+
+    def fold(self, state: TrainerState, dest: str) -> TrainerState:
+        if self.flushed:
+            return _exhausted(state, dest, True, state.optimizer_steps + 1, 0)
+        return _exhausted(state, dest, True, state.optimizer_steps, state.accumulated)
+
+
+def validation_due(state: TrainerState, event: Exhausted) -> bool:
+    """validation due at epoch end"""
+    return event.validate_due
+
+
+def due_at_epoch_end(every: int, state: TrainerState) -> bool:
+    """Say whether a validation belongs to the end of the epoch in work.
+
+    Args:
+        every: negative: every `-every` epochs; positive counts batches and never falls due here.
+        state: the state in *fetch*, before the epoch is counted.
+    """
+    return every < 0 and (state.cur_epoch_idx + 1) % -every == 0

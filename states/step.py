@@ -1,0 +1,78 @@
+"""*step*: one training batch is worked off: forward, backward and, where the window is full, the update."""
+
+from __future__ import annotations
+
+import attrs
+
+from .event import Event, evolver
+from .trainer_state import TrainerState
+
+_stepped = evolver(
+    TrainerState, "global_forward_batches", "batch_idx_in_epoch", "optimizer_steps", "accumulated", "samples"
+)
+
+
+@attrs.frozen(kw_only=True)
+class Stepped(Event):
+    """A training batch is done.
+
+    Attributes:
+        loss: its loss, undivided by the window; None where the step made none. NaN stays NaN.
+        lr: the learning rates used, one per parameter group.
+        samples: samples in the batch, over all ranks.
+        rng: a digest of the generators after the step, as hex digits; "" where it isn't taken.
+        closed: the accumulation window was closed.
+        skipped: the window was closed, but the gradient scaler found an infinity and took no step.
+        validate_due: a validation follows this step.
+    """
+
+    loss: float | None = None
+    lr: list[float] = attrs.field(factory=list)
+    samples: int = 0
+    rng: str = ""
+    closed: bool = True
+    skipped: bool = False
+    validate_due: bool = False
+
+    def fold(self, state: TrainerState, dest: str) -> TrainerState:
+        closed = self.closed
+        return _stepped(
+            state,
+            dest,
+            state.global_forward_batches + 1,
+            state.batch_idx_in_epoch + 1,
+            state.optimizer_steps + 1 if closed and not self.skipped else state.optimizer_steps,
+            0 if closed else state.accumulated + 1,
+            state.samples + self.samples,
+        )
+
+
+def validation_due(state: TrainerState, event: Stepped) -> bool:
+    """validation due after this step"""
+    return event.validate_due
+
+
+def due_after_step(every: int, state: TrainerState) -> bool:
+    """Say whether a validation follows the batch in work.
+
+    Args:
+        every: positive: every `every` batches over the whole run; negative counts epochs and never falls due here.
+        state: the state in *step*, before the batch is counted.
+    """
+    return every > 0 and (state.global_forward_batches + 1) % every == 0
+
+
+def window_size(state: TrainerState, accumulation_steps: int) -> int:
+    """Count the micro-batches in the accumulation window that the batch in work belongs to.
+
+    The last window of an epoch is as long as the batches that are left for it; where the loader doesn't know
+    its length, a window counts as full until the epoch turns out to be exhausted.
+
+    Args:
+        state: the state in *step*, before the batch is counted.
+        accumulation_steps: micro-batches in a full window, >= 1.
+    """
+    if accumulation_steps == 1 or state.num_batches_per_epoch is None:
+        return accumulation_steps
+    left = state.num_batches_per_epoch - state.batch_idx_in_epoch
+    return min(accumulation_steps, state.accumulated + left)

@@ -1,0 +1,272 @@
+"""The table where the states meet, and the machine it builds.
+
+`training_rows` is the whole machine of a training run on one screen. `Machine` hands the rows to the
+`transitions` library, which is the authority: it validates, draws, and says what may happen. Around it
+stand the checks that the library doesn't make, and a short way for the hot path that is compiled from the
+library's own data (a property test holds the two equal).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+import transitions
+
+from . import epoch_end, fetch, init, step, validate
+from .done import Stopped
+from .epoch_begin import EpochBegan
+from .epoch_end import EpochEnded
+from .errors import IllegalEvent, MachineFault
+from .event import Event
+from .exception import Failed
+from .fetch import Exhausted, Fetched
+from .init import Started
+from .sanity_check import SanityChecked
+from .step import Stepped
+from .validate import Validated
+
+Guard = Callable[[Any, Any], bool]
+ANY = "*"
+"""As a row's source: every state that isn't final."""
+FINAL = ("done", "exception")
+
+
+class _Position:
+    """A model for the library to move; compared by identity, since equal models would be dropped silently."""
+
+    state: str
+    trigger: Callable[..., bool]
+
+
+@attrs.frozen
+class Row:
+    """One row of the table: in `source`, `event` leads to `dest` if `guard(state, event)` holds.
+
+    Rows of one source and event are tried in their order; the last one usually has no guard. A guard is a
+    pure function of the state before and of the event; its docstring is its label in drawings.
+    """
+
+    source: str
+    event: type[Event]
+    dest: str
+    guard: Guard | None = None
+
+    @property
+    def label(self) -> str:
+        """The guard in words; "" without one."""
+        if self.guard is None:
+            return ""
+        return (self.guard.__doc__ or self.guard.__name__).strip().splitlines()[0]
+
+
+def training_rows() -> list[Row]:
+    """Return the rows of the training machine."""
+    return [
+        Row("init", Started, "done", init.nothing_to_train),
+        Row("init", Started, "sanity_check", init.sanity_check_asked_for),
+        Row("init", Started, "epoch_begin"),
+        Row("sanity_check", SanityChecked, "epoch_begin"),
+        Row("epoch_begin", EpochBegan, "fetch"),
+        Row("fetch", Fetched, "step"),
+        Row("fetch", Exhausted, "validate", fetch.validation_due),
+        Row("fetch", Exhausted, "epoch_end"),
+        Row("step", Stepped, "validate", step.validation_due),
+        Row("step", Stepped, "fetch"),
+        Row("validate", Validated, "epoch_end", validate.epoch_is_exhausted),
+        Row("validate", Validated, "fetch"),
+        Row("epoch_end", EpochEnded, "epoch_begin", epoch_end.epochs_left),
+        Row("epoch_end", EpochEnded, "done"),
+        Row(ANY, Stopped, "done"),
+        Row(ANY, Failed, "exception"),
+    ]
+
+
+def training_machine(rows: Iterable[Row] = (), *, states: Iterable[str] = ()) -> Machine:
+    """Build the machine of a training run, with a user's own states and rows if there are any.
+
+    Args:
+        rows: further rows. They stand before the built-in ones, so that a guarded row can take an event
+            away from them; a row without a guard replaces all built-in rows of its source and event.
+        states: names of further states; those that the rows name are known without it.
+
+    Raises:
+        MachineFault: the table contradicts itself.
+    """
+    own = list(rows)
+    replaced = {(row.source, row.event) for row in own if row.guard is None}
+    kept = [row for row in training_rows() if (row.source, row.event) not in replaced]
+    return Machine([*own, *kept], initial="init", final=FINAL, states=states)
+
+
+class Machine(transitions.Machine):
+    """A checked table of rows, with the `transitions` library as its authority.
+
+    The state of a run is a value (`TrainerState` or any frozen attrs value with `state` and `seq`), so the
+    machine holds none: `next_state` is a pure question to the table.
+
+    Args:
+        rows: the table. A source of `ANY` stands for every state that isn't final.
+        initial: the state a run begins in.
+        final: the states that nothing leaves.
+        states: names of states beside those that the rows name.
+
+    Raises:
+        MachineFault: a state is unknown or unreachable, a row stands twice or behind one that always holds, a row
+            leaves a final state, or a state that isn't final has no way to fail.
+    """
+
+    def __init__(
+        self, rows: Iterable[Row], *, initial: str, final: Iterable[str] = FINAL, states: Iterable[str] = ()
+    ) -> None:
+        self.final = frozenset(final)
+        given = list(rows)
+        names = list(dict.fromkeys([initial, *(s for row in given for s in (row.source, row.dest)), *states]))
+        self.names = [n for n in names if n != ANY and n not in self.final] + [n for n in names if n in self.final]
+        self.rows = [row for wide in given for row in self._widened(wide)]
+        _check(self.rows, self.names, initial, self.final)
+        super().__init__(
+            model=None,
+            states=[transitions.State(name, final=name in self.final) for name in self.names],
+            initial=initial,
+            auto_transitions=False,  # else any state could be jumped to
+            send_event=True,
+        )
+        for row in self.rows:
+            conditions = None if row.guard is None else [_as_condition(row.guard)]
+            self.add_transition(row.event.__name__, row.source, row.dest, conditions=conditions)
+        self._short = self._compile()
+
+    def _widened(self, row: Row) -> list[Row]:
+        if row.source != ANY:
+            return [row]
+        return [attrs.evolve(row, source=name) for name in self.names if name not in self.final]
+
+    def _compile(self) -> dict[tuple[str, type[Event]], str | list[tuple[Guard | None, str]]]:
+        """Read the library's transitions back into a dict: one unguarded row is its dest, else guards in order."""
+        classes = {row.event.__name__: row.event for row in self.rows}
+        short: dict[tuple[str, type[Event]], str | list[tuple[Guard | None, str]]] = {}
+        for name, event in self.events.items():
+            for source, found in event.transitions.items():  # read by items(): indexing would insert a key
+                ways = [(t.conditions[0].func.guard if t.conditions else None, t.dest) for t in found]
+                short[source, classes[name]] = ways[0][1] if ways[0][0] is None else ways
+        return short
+
+    def next_state(self, state: Any, event: Event) -> str:
+        """Say which state `event` leads to. Nothing is changed by asking.
+
+        Args:
+            state: the state before; its field `state` names the row's source.
+            event: what happened.
+
+        Raises:
+            IllegalEvent: no row takes the event here, or all guards said no; it says what would be legal.
+        """
+        way = self._short.get((state.state, type(event)))
+        if way.__class__ is str:
+            return way  # type: ignore[return-value]
+        for guard, dest in way or ():
+            if guard is None or guard(state, event):  # type: ignore[operator]
+                return dest
+        raise IllegalEvent(state.state, type(event).__name__, self.legal(state.state), state.seq)
+
+    def legal(self, state: str) -> list[str]:
+        """Return the names of the events that the table takes in `state`; none for a final one."""
+        return [name for name, event in self.events.items() if state in event.transitions]
+
+    def by_library(self, state: Any, event: Event) -> str:
+        """Ask the `transitions` library itself; the slow twin of `next_state`, for tests and for doubters.
+
+        Raises:
+            IllegalEvent: as `next_state`.
+        """
+        model = _Position()
+        self.add_model(model, initial=state.state)
+        try:
+            if state.state in self.names and model.trigger(type(event).__name__, state=state, happened=event):
+                return str(model.state)
+        except transitions.MachineError:
+            pass
+        finally:
+            self.remove_model(model)
+        raise IllegalEvent(state.state, type(event).__name__, self.legal(state.state), state.seq)
+
+    @property
+    def event_classes(self) -> dict[str, type[Event]]:
+        """The classes of all events in the table, by their names."""
+        return {row.event.__name__: row.event for row in self.rows}
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that name this table: rows in order, guards by their names. A run keeps it."""
+        lines = [f"{r.source} {r.event.__name__} {r.dest} {r.guard.__name__ if r.guard else ''}" for r in self.rows]
+        return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
+
+    def mermaid(self) -> str:
+        """Draw the table as a Mermaid state diagram; rows that leave every state are folded into a note."""
+        everywhere = [e for e in self.event_classes if self._from_everywhere(e)]
+        lines = ["stateDiagram-v2", f"    [*] --> {self.initial}"]
+        for row in self.rows:
+            if row.event.__name__ not in everywhere:
+                guard = f" [{row.label}]" if row.label else ""
+                lines.append(f"    {row.source} --> {row.dest}: {row.event.__name__}{guard}")
+        dests = {row.event.__name__: row.dest for row in self.rows}
+        if everywhere:
+            lines.append(f"    note right of {self.initial}")
+            lines.extend(f"        any state that isn't final --> {dests[name]}: {name}" for name in everywhere)
+            lines.append("    end note")
+        lines.extend(f"    {name} --> [*]" for name in self.names if name in self.final)
+        return "\n".join(lines) + "\n"
+
+    def _from_everywhere(self, event: str) -> bool:
+        rows = [row for row in self.rows if row.event.__name__ == event]
+        alike = len({row.dest for row in rows}) == 1 and all(row.guard is None for row in rows)
+        return alike and {row.source for row in rows} == set(self.names) - self.final
+
+
+def _as_condition(guard: Guard) -> Callable[[transitions.EventData], bool]:
+    """Wrap a guard for the library: a function, never a name, since names are resolved at call time only."""
+
+    def condition(data: transitions.EventData) -> bool:
+        return guard(data.kwargs["state"], data.kwargs["happened"])
+
+    condition.guard = guard  # type: ignore[attr-defined]
+    return condition
+
+
+def _check(rows: list[Row], names: list[str], initial: str, final: frozenset[str]) -> None:
+    """Refuse a table that contradicts itself: the library would take any of these without a word."""
+    sources = {row.source for row in rows}
+    closed: set[tuple[str, type[Event]]] = set()
+    seen: set[tuple[str, type[Event], Guard | None]] = set()
+    for row in rows:
+        said = f"row ({row.source}, {row.event.__name__}, {row.dest})"
+        if row.source in final:
+            raise MachineFault(f"{said} leaves '{row.source}', which is final")
+        if (row.source, row.event, row.guard) in seen:
+            raise MachineFault(f"{said} stands twice, or its guard does")
+        if (row.source, row.event) in closed:
+            raise MachineFault(f"{said} can't be reached: a row before it has no guard")
+        seen.add((row.source, row.event, row.guard))
+        if row.guard is None:
+            closed.add((row.source, row.event))
+    for name in names:
+        if name not in final and name not in sources:
+            raise MachineFault(f"state '{name}' has no way out and isn't final")
+        if name not in final and (name, Failed) not in closed:
+            raise MachineFault(f"state '{name}' can't fail: it needs a row ({name}, Failed, exception)")
+    lost = [name for name in names if name not in _reached(rows, initial)]
+    if lost:
+        raise MachineFault(f"state '{lost[0]}' can't be reached from '{initial}'")
+
+
+def _reached(rows: list[Row], initial: str) -> set[str]:
+    reached, todo = {initial}, [initial]
+    while todo:
+        here = todo.pop()
+        new = {row.dest for row in rows if row.source == here} - reached
+        reached |= new
+        todo.extend(new)
+    return reached
