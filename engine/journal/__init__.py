@@ -1,1 +1,38 @@
-"""x"""
+"""The journal: an append-only record of every transition, which survives the run and explains it.
+
+`JournalWriter` commits, `recover` prepares a journal for its next incarnation, `Journal` reads. docs/journal.md
+describes the format field by field. It knows states, files and the clock; it must not know torch or the engine.
+"""
+
+from .damage import Damage
+from .errors import JournalBusy, JournalCorrupt, JournalError, JournalFormat, JournalWriteError
+from .files import Files, rank_directory
+from .header import FORMAT, Header, Position
+from .lock import JournalLock
+from .reader import Incarnation, Journal
+from .record import Record, SideRecord
+from .recovery import Cut, Recovery, recover
+from .writer import JournalWriter
+
+__all__ = [
+    "FORMAT",
+    "Cut",
+    "Damage",
+    "Files",
+    "Header",
+    "Incarnation",
+    "Journal",
+    "JournalBusy",
+    "JournalCorrupt",
+    "JournalError",
+    "JournalFormat",
+    "JournalLock",
+    "JournalWriteError",
+    "JournalWriter",
+    "Position",
+    "Record",
+    "Recovery",
+    "SideRecord",
+    "rank_directory",
+    "recover",
+]

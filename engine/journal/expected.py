@@ -1,0 +1,47 @@
+"""What a resumed run is held against: the transitions that earlier incarnations recorded past a snapshot.
+
+Every crash is a free determinism check. The newest account of a transition counts; where an incarnation
+diverged from those before it, theirs past its end says nothing about the way the run has taken since.
+"""
+
+from __future__ import annotations
+
+from .history import RankHistory
+from .record import Record, SideRecord
+
+FINAL = ("done", "exception")
+
+
+def expected_after(history: RankHistory, incarnation: int, seq: int) -> dict[int, Record]:
+    """Collect by seq what was recorded after the transition `seq` of `incarnation`, final transitions left out."""
+    while (parent := history.segments[incarnation][0][1].parent) is not None and seq <= parent.seq:
+        incarnation = parent.incarnation  # the point lies before this incarnation's first transition
+    expected: dict[int, Record] = {}
+    for number in sorted(history.segments):
+        if _contains(history, number, incarnation, seq):
+            _overlay(history, number, seq, expected)
+    return {n: record for n, record in sorted(expected.items()) if record.dest not in FINAL}
+
+
+def _contains(history: RankHistory, number: int, incarnation: int, seq: int) -> bool:
+    for ancestor, upto in history.lineage(number):
+        if ancestor == incarnation:
+            return upto is None or upto >= seq
+    return False
+
+
+def _overlay(history: RankHistory, number: int, seq: int, expected: dict[int, Record]) -> None:
+    """Lay one incarnation's records over those of the incarnations before it."""
+    records, diverged = {}, False
+    end = history.first_seq(number) - 1
+    for item in history.walk(number, None, sides=True):
+        if isinstance(item, SideRecord):
+            diverged = diverged or item.kind == "diverged"
+            continue
+        end = item.seq
+        if end > seq:
+            records[end] = item
+    if diverged:
+        for after in [n for n in expected if n > end]:
+            del expected[after]
+    expected.update(records)

@@ -1,0 +1,94 @@
+"""The files below the journal: a thin layer over `os`, and the names that a journal's files have.
+
+The writer, the sealing and the recovery reach the disk through a `Files` only, so that a subclass can fail or
+stop at any single operation; that is how the tests play power cuts and full disks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_NAME = re.compile(r"(\d{12})\.i(\d+)\.jsonl(\.gz)?")
+
+MARK = "durable.json"
+LOCK = "lock"
+TEMPORARY = ".tmp"
+
+
+def rank_directory(run_dir: Path, rank: int) -> Path:
+    """Return the directory of one rank's journal."""
+    return run_dir / "journal" / f"rank-{rank}"
+
+
+def segment_name(first_seq: int, incarnation: int) -> str:
+    """Return the name of a segment while it isn't compressed."""
+    return f"{first_seq:012d}.i{incarnation}.jsonl"
+
+
+def parse_name(name: str) -> tuple[int, int, bool] | None:
+    """Read (first seq, incarnation, compressed) back from a file's name; None where it is no segment's."""
+    match = _NAME.fullmatch(name)
+    return (int(match[1]), int(match[2]), match[3] is not None) if match else None
+
+
+class Files:
+    """The operations on files that the journal needs; each is one call into the system."""
+
+    def open_append(self, path: Path) -> int:
+        """Create `path`, which must not exist, and open it for appending."""
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def open_update(self, path: Path) -> int:
+        """Open `path` for writing in place; it is created where it doesn't exist."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def write(self, fd: int, data: bytes) -> int:
+        """Write at the end; return how many bytes were taken. Interrupted calls are Python's to repeat."""
+        return os.write(fd, data)
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> int:
+        """Write at `offset`; return how many bytes were taken."""
+        return os.pwrite(fd, data, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        """Wait until the file's bytes are on the disk."""
+        getattr(os, "fdatasync", os.fsync)(fd)  # macOS has fsync only
+
+    def fsync_dir(self, path: Path) -> None:
+        """Wait until a directory's entries are on the disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut an open file to `size` bytes."""
+        os.ftruncate(fd, size)
+
+    def rename(self, source: Path, dest: Path) -> None:
+        """Give a file another name; a file of that name is replaced."""
+        os.replace(source, dest)
+
+    def unlink(self, path: Path) -> None:
+        """Delete a file."""
+        os.unlink(path)
+
+    def close(self, fd: int) -> None:
+        """Close an open file."""
+        os.close(fd)
+
+
+def write_all(files: Files, fd: int, data: bytes) -> None:
+    """Write all of `data`, going on where the system took a part of it only.
+
+    Raises:
+        OSError: the system refused, or took nothing.
+    """
+    while data:
+        taken = files.write(fd, data)
+        if taken <= 0:
+            raise OSError(5, "nothing was taken")
+        data = data[taken:]

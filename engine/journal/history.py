@@ -1,0 +1,272 @@
+"""One rank's history: its incarnations, which of their records count, and the checks that hold them together."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import attrs
+
+from .codec import GENESIS, stored_crc
+from .damage import Damage, check_length, refuse_damage
+from .durable import Mark, read_mark
+from .errors import JournalCorrupt, JournalFormat
+from .header import Header, Position, read_header
+from .locate import end_of, find
+from .record import Record, SideRecord, decode
+from .segments import BadLine, Segment, list_segments, scan, scan_salvage
+
+Item = Record | SideRecord
+Opened = tuple[Segment, Header]
+START = Position(-1, 0, GENESIS.hex())
+"""The position before anything was recorded."""
+
+
+class RankHistory:
+    """Reads one rank's directory.
+
+    Args:
+        directory: the rank's directory.
+        salvage: pass over damage instead of refusing it.
+
+    Attributes:
+        segments: by incarnation, its segments in order, with their headers.
+        mark: the durable mark.
+        torn: (file, offset) of a torn tail that was met.
+        damage: what a salvage passed over.
+    """
+
+    def __init__(self, directory: Path, *, salvage: bool = False) -> None:
+        self.directory = directory
+        self.salvage = salvage
+        self.segments: dict[int, list[Opened]] = {}
+        self.mark: Mark | None = None
+        self.torn: tuple[Path, int] | None = None
+        self.damage: list[Damage] = []
+        self._headers: dict[str, Header] = {}
+
+    def load(self) -> None:
+        """List the files anew.
+
+        Raises:
+            JournalCorrupt: a file is missing, doesn't belong here, or has a damaged header.
+            JournalFormat: a file is foreign, or a newer version wrote it.
+        """
+        self.torn, self.damage, self.segments = None, [], {}
+        self.mark = self._read_mark()
+        listed = list_segments(self.directory)
+        for segment in listed:
+            header = self._header(segment, segment is listed[-1])
+            if header is not None:
+                self.segments.setdefault(segment.incarnation, []).append((segment, header))
+        if not self.salvage:
+            names = [segment.plain_name for segment in listed]
+            check_links(self.directory, self.segments, names, self.mark)
+
+    def _read_mark(self) -> Mark | None:
+        try:
+            return read_mark(self.directory)
+        except JournalCorrupt as error:
+            if not self.salvage:
+                raise
+            self.damage.append(Damage(error.file, 0, 0, error.reason))
+            return None
+
+    def _header(self, segment: Segment, last: bool) -> Header | None:
+        known = self._headers.get(segment.plain_name)
+        if known is None:
+            try:
+                known = self._headers[segment.plain_name] = read_header(segment)
+            except (BadLine, JournalCorrupt, JournalFormat) as error:
+                if not self.salvage:
+                    if not isinstance(error, BadLine):
+                        raise
+                    refuse_damage(segment, error, last=last, mark=self.mark)
+                    self.torn = (segment.path, 0)
+                    return None
+                known = self._guess(segment)
+        return known
+
+    def _guess(self, segment: Segment) -> Header | None:
+        """Make up a header for a segment whose own is lost, after a neighbour's."""
+        near = next(iter(self._headers.values()), None)
+        if near is None:
+            state, limits, defaults = "", (), {}
+        else:
+            state, limits, defaults = near.state, near.limits, near.defaults
+        return Header(
+            format=1, run="", rank=0, incarnation=segment.incarnation, first_seq=segment.first_seq, chain="", parent=None,
+            machine="", previous=None, state=state, schema=1, limits=limits, defaults=defaults, time=0.0,
+        )  # fmt: skip
+
+    @property
+    def newest(self) -> int:
+        """The newest incarnation; -1 where there is none."""
+        return max(self.segments, default=-1)
+
+    def first_seq(self, incarnation: int) -> int:
+        """The first transition that an incarnation may hold, >= 1."""
+        return max(self.segments[incarnation][0][1].first_seq, 1)
+
+    def lineage(self, incarnation: int) -> list[tuple[int, int | None]]:
+        """Return [(incarnation, last seq that counts)], oldest first; None: all of it."""
+        path: list[tuple[int, int | None]] = []
+        upto: int | None = None
+        while incarnation in self.segments:
+            if upto is None or upto >= self.first_seq(incarnation):
+                path.append((incarnation, upto))
+            parent = self.segments[incarnation][0][1].parent
+            if parent is None or parent.incarnation >= incarnation:
+                break
+            incarnation, upto = parent.incarnation, parent.seq if upto is None else min(upto, parent.seq)
+        return path[::-1]
+
+    def end(self, incarnation: int) -> tuple[Position, bool]:
+        """Return where an incarnation ends, and whether it was closed there."""
+        segment, header = self.segments[incarnation][-1]
+        end = None if self.salvage else end_of(segment, header)
+        if end is None:
+            return self._end_by_reading(incarnation)
+        if end.record is None:
+            return Position(incarnation, max(header.first_seq, 1) - 1, header.chain), end.closed
+        return Position(incarnation, end.record.seq, end.record.chain), end.closed
+
+    def _end_by_reading(self, incarnation: int) -> tuple[Position, bool]:
+        header = self.segments[incarnation][0][1]
+        seq, chain, closed = max(header.first_seq, 1) - 1, header.chain, False
+        for item in self.walk(incarnation, None, sides=True):
+            closed = isinstance(item, SideRecord) and item.kind == "closed"
+            if isinstance(item, Record):
+                seq, chain = item.seq, item.chain
+        return Position(incarnation, seq, chain), closed
+
+    def seek(self, incarnation: int, seq: int) -> Record | None:
+        """Find one transition of an incarnation; None where it has none of that number."""
+        opened = [o for o in self.segments.get(incarnation, []) if o[1].first_seq <= seq]
+        found = find(*opened[-1], seq) if opened and not self.salvage else None
+        if found is None and opened:
+            records = self.walk(incarnation, seq, sides=False)
+            found = next((r for r in records if isinstance(r, Record) and r.seq == seq), None)
+        return found
+
+    def check_parent(self, incarnation: int) -> None:
+        """Hold an incarnation's header against the record it says it went on from.
+
+        Raises:
+            JournalCorrupt: its parent has no such record, or another chain there.
+        """
+        opened = self.segments[incarnation][0]
+        parent = opened[1].parent
+        if parent is None:
+            return _check_junction(opened, attrs.evolve(START, incarnation=incarnation))
+        if parent.seq == 0:
+            return _check_junction(opened, START)
+        last = next((i for i, _ in self.lineage(incarnation)[-2::-1]), -1)
+        found = self.seek(last, parent.seq)
+        if found is None:
+            raise JournalCorrupt(opened[0].path, 0, f"it goes on from {parent}, of which there is no record")
+        return _check_junction(opened, Position(last, found.seq, found.chain))
+
+    def live(self, sides: bool) -> Iterator[Item]:
+        """Yield the newest incarnation's records, after those of its ancestors that it went on from."""
+        end = START
+        for incarnation, upto in self.lineage(self.newest):
+            if not self.salvage:
+                _check_junction(self.segments[incarnation][0], end)
+            end = yield from self.walk(incarnation, upto, sides)
+
+    def all(self, sides: bool) -> Iterator[Item]:
+        """Yield every incarnation's records, one incarnation after the other."""
+        for incarnation in sorted(self.segments):
+            yield from self.walk(incarnation, None, sides)
+
+    def walk(self, incarnation: int, upto: int | None, sides: bool) -> Generator[Item, None, Position]:
+        """Yield one incarnation's records up to the transition `upto`; return where it ended.
+
+        Raises:
+            JournalCorrupt: a line is damaged, or a transition or a segment is missing.
+        """
+        if self.salvage:
+            yield from self._walk_salvage(incarnation, upto, sides)
+            return START
+        opened = self.segments[incarnation]
+        seq, chain, crc = self.first_seq(incarnation) - 1, opened[0][1].chain, -1
+        for segment, header in opened:
+            if crc >= 0:
+                _check_segment(segment, header, seq, chain, crc)
+            last = incarnation == self.newest and segment is opened[-1][0]
+            line, offset = b"", 0
+            try:
+                for offset, line in scan(segment):
+                    item = decode(line, header, segment.path, offset)
+                    if item.__class__ is Record:
+                        if item.seq != seq + 1:
+                            raise JournalCorrupt(segment.path, offset, f"seq {item.seq} follows seq {seq}")
+                        if upto is not None and item.seq > upto:
+                            return Position(incarnation, seq, chain)
+                        seq, chain = item.seq, item.chain  # type: ignore[union-attr]
+                        yield item
+                    elif sides:
+                        yield item
+                check_length(segment, offset + len(line) + 1 if line else 0, self.mark)
+            except BadLine as bad:
+                refuse_damage(segment, bad, last=last, mark=self.mark)
+                self.torn = (segment.path, bad.offset)
+            crc = stored_crc(line) or 0
+        return Position(incarnation, seq, chain)
+
+    def _walk_salvage(self, incarnation: int, upto: int | None, sides: bool) -> Iterator[Item]:
+        for segment, header in self.segments[incarnation]:
+            damage: list[tuple[int, int, str]] = []
+            for offset, line in scan_salvage(segment, damage):
+                try:
+                    item = decode(line, header, segment.path, offset)
+                except JournalCorrupt as error:
+                    damage.append((offset, len(line) + 1, error.reason))
+                    continue
+                if item.__class__ is Record and upto is not None and item.seq > upto:
+                    break
+                if sides or item.__class__ is Record:
+                    yield item
+            self.damage.extend(Damage(segment.path, *found) for found in damage)
+
+
+def check_links(directory: Path, segments: dict[int, list[Opened]], names: list[str], mark: Mark | None) -> None:
+    """Hold the headers against each other: no file is missing, none is another run's.
+
+    Raises:
+        JournalCorrupt: one is.
+    """
+    if mark is not None and mark.file not in names:
+        raise JournalCorrupt(directory / mark.file, 0, "the file is missing, though it is known to have been written")
+    runs = {header.run for opened in segments.values() for _, header in opened}
+    for number, incarnation in enumerate(sorted(segments)):
+        (segment, header), *_ = segments[incarnation]
+        if number != incarnation:
+            raise JournalCorrupt(segment.path, 0, f"the segments of incarnation {number} are missing")
+        if len(runs) > 1 and header.run != segments[0][0][1].run:
+            raise JournalCorrupt(segment.path, 0, f"it belongs to another run, {header.run!r}")
+        if header.previous is not None or (incarnation == 0 and header.first_seq != 0):
+            raise JournalCorrupt(segment.path, 0, "the segment before it is missing")
+        parent = header.parent
+        if parent is not None and (parent.incarnation >= incarnation or parent.seq + 1 != header.first_seq):
+            raise JournalCorrupt(segment.path, 0, f"it can't go on from {parent}")
+        for (before, _), (after, header) in zip(segments[incarnation], segments[incarnation][1:], strict=False):
+            if header.previous is None or header.previous["file"] != before.plain_name:
+                raise JournalCorrupt(after.path, 0, "the segment before it is missing")
+
+
+def _check_junction(opened: Opened, end: Position) -> None:
+    segment, header = opened
+    if (max(header.first_seq, 1) - 1, header.chain) != (end.seq, end.chain):
+        reason = (
+            f"it goes on from seq {max(header.first_seq - 1, 0)}, chain {header.chain}, but the incarnation before "
+        )
+        raise JournalCorrupt(segment.path, 0, f"{reason}leads to seq {end.seq}, chain {end.chain}")
+
+
+def _check_segment(segment: Segment, header: Header, seq: int, chain: str, crc: int) -> None:
+    """A later segment must begin where the one before it ended, down to the last line's checksum."""
+    last = f"{crc:08x}"
+    if header.first_seq != seq + 1 or header.chain != chain or (header.previous or {}).get("crc") != last:
+        raise JournalCorrupt(segment.path, 0, f"the segment before it ends at seq {seq}, chain {chain}, otherwise")
