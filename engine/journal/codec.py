@@ -8,7 +8,6 @@ bytes out.
 from __future__ import annotations
 
 import math
-from binascii import hexlify
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
@@ -91,7 +90,6 @@ def encoder(
         "to_json": to_json,
         "without_nulls": _without_nulls,
         "blake2b": blake2b,
-        "hexlify": hexlify,
         "crc32": crc32,
         "data_of": _DataOf(defaults or {}),
     }
@@ -115,7 +113,7 @@ def encode(source, event, state, chain, crc, time):
     if b"null" in raw:
         raw = without_nulls(row, raw, None)
     chain = blake2b(chain + raw[:{cut}], digest_size=8).digest()
-    body = b'%b,"chain":"%b","meta":{{"time":%.6f}}' % (raw[:-1], hexlify(chain), time)
+    body = raw[:-1] + f',"chain":"{{chain.hex()}}","meta":{{{{"time":{{time:.6f}}}}}}'.encode()
     crc = crc32(body, crc)
     return b'%b,"crc":"%08x"}}\\n' % (body, crc), chain, crc
 """

@@ -7,6 +7,7 @@ below it.
 
 from __future__ import annotations
 
+import builtins
 import threading
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class Mark:
     bytes: int
     seq: int
 
-    def line(self) -> bytes:
+    def line(self) -> builtins.bytes:
         """Return the mark as it stands in its file."""
         text, _ = sealed(to_json({"file": self.file, "bytes": self.bytes, "seq": self.seq})[:-1], 0)
         return text[:-1].ljust(WIDTH - 1) + b"\n"
@@ -78,9 +79,6 @@ class Durability:
         failure: why a write or a sync failed; from then on nothing is written or synced.
     """
 
-    __slots__ = ("__weakref__", "_fd", "_files", "_hurry", "_lock", "_mark_fd", "_path", "_stopping", "_thread", "_wake",
-                 "at", "dirty", "every", "failure")  # fmt: skip
-
     def __init__(self, directory: Path, files: Files, every: float) -> None:
         self.at = (0, 0)
         self.dirty = False
@@ -121,7 +119,7 @@ class Durability:
         with self._lock:
             if self._fd < 0 or self.failure is not None:
                 return
-            self.dirty = False
+            self.dirty = False  # before `at` is read: what is written from now on finds it false, and touches
             size, seq = self.at
             try:
                 self._files.fdatasync(self._fd)

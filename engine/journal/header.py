@@ -9,7 +9,7 @@ import attrs
 import msgspec
 
 from .errors import JournalCorrupt, JournalFormat
-from .segments import BadLine, Segment, scan, split
+from .segments import BadLine, Segment, checked, split
 
 FORMAT = 1
 """The version of the format that this library writes, and the newest that it reads."""
@@ -72,17 +72,14 @@ def read_header(segment: Segment) -> Header:
         JournalFormat: a newer version wrote it, or it is no journal's file.
         JournalCorrupt: it says something else than the file's name.
     """
-    offset, line = -1, b""
     try:
-        for offset, line in scan(segment):
-            break
-    except BadLine as bad:
-        if bad.offset == 0:
-            _refuse_newer(segment)
+        _, lines = next(checked(segment), (0, [b""]))
+    except BadLine:
+        _refuse_newer(segment)
         raise
-    if offset < 0:
+    if not lines[0]:
         raise BadLine(0, "an empty file", unfinished=True)
-    header = parse_header(segment.path, line)
+    header = parse_header(segment.path, lines[0])
     if (header.incarnation, header.first_seq) != (segment.incarnation, segment.first_seq):
         said = f"its header names incarnation {header.incarnation} and seq {header.first_seq}"
         raise JournalCorrupt(segment.path, 0, f"{said}, its name another")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -13,13 +15,64 @@ from .durable import Mark, read_mark
 from .errors import JournalCorrupt, JournalFormat
 from .header import Header, Position, read_header
 from .locate import end_of, find
-from .record import Record, SideRecord, decode
-from .segments import BadLine, Segment, list_segments, scan, scan_salvage
+from .record import SIDE, Record, SideRecord, decode, decode_record
+from .segments import BadLine, Segment, checked, length, list_segments, scan_salvage
 
 Item = Record | SideRecord
 Opened = tuple[Segment, Header]
+NO_HEADER = Header(
+    format=1, run="", rank=0, incarnation=0, first_seq=0, chain="", parent=None, machine="", previous=None, state="",
+    schema=1, limits=(), defaults={}, time=0.0,
+)  # fmt: skip
+"""What is known of a segment whose header, like all others, is lost."""
 START = Position(-1, 0, GENESIS.hex())
 """The position before anything was recorded."""
+
+
+class Reached:
+    """How far an incarnation has been read: the last transition, the last line, and where it ended.
+
+    Attributes:
+        seq: the last transition's number.
+        chain: the chain there.
+        line: the last line of the segment; empty before the first.
+        offset: where the good lines end.
+        passed: a transition past the last one that was wanted has been met.
+    """
+
+    def __init__(self, seq: int, chain: str) -> None:
+        self.seq = seq
+        self.chain = chain
+        self.line = b""
+        self.offset = 0
+        self.passed = False
+
+    def read(self, segment: Segment, header: Header, upto: int | None, sides: bool) -> Iterator[Item]:
+        """Yield a segment's records, each transition one after the other's number."""
+        seq, stop, item = self.seq, math.inf if upto is None else upto, None
+        for offset, lines in checked(segment):
+            for line in lines:
+                if line.startswith(SIDE):
+                    if sides:
+                        yield decode(line, header, segment.path, offset)
+                    continue
+                try:
+                    item = decode_record(line)
+                    if item.seq != seq + 1:
+                        raise ValueError(f"seq {item.seq} follows seq {seq}")
+                except ValueError as error:
+                    at = offset + length(lines[: lines.index(line)])
+                    raise JournalCorrupt(segment.path, at, str(error)) from error
+                if item.seq > stop:
+                    self.passed = True
+                    return
+                self.seq = seq = item.seq
+                self.chain = item.chain
+                item.line = line
+                item.header = header
+                yield item
+            if lines:
+                self.line, self.offset = lines[-1], offset + length(lines)
 
 
 class RankHistory:
@@ -89,15 +142,16 @@ class RankHistory:
 
     def _guess(self, segment: Segment) -> Header | None:
         """Make up a header for a segment whose own is lost, after a neighbour's."""
-        near = next(iter(self._headers.values()), None)
-        if near is None:
-            state, limits, defaults = "", (), {}
-        else:
-            state, limits, defaults = near.state, near.limits, near.defaults
-        return Header(
-            format=1, run="", rank=0, incarnation=segment.incarnation, first_seq=segment.first_seq, chain="", parent=None,
-            machine="", previous=None, state=state, schema=1, limits=limits, defaults=defaults, time=0.0,
-        )  # fmt: skip
+        near = next(iter(self._headers.values()), NO_HEADER)
+        return attrs.evolve(
+            near,
+            incarnation=segment.incarnation,
+            first_seq=segment.first_seq,
+            chain="",
+            parent=None,
+            previous=None,
+            time=0.0,
+        )
 
     @property
     def newest(self) -> int:
@@ -190,30 +244,21 @@ class RankHistory:
             yield from self._walk_salvage(incarnation, upto, sides)
             return START
         opened = self.segments[incarnation]
-        seq, chain, crc = self.first_seq(incarnation) - 1, opened[0][1].chain, -1
+        at = Reached(self.first_seq(incarnation) - 1, opened[0][1].chain)
         for segment, header in opened:
-            if crc >= 0:
-                _check_segment(segment, header, seq, chain, crc)
-            last = incarnation == self.newest and segment is opened[-1][0]
-            line, offset = b"", 0
+            if at.line:
+                _check_segment(segment, header, at)
             try:
-                for offset, line in scan(segment):
-                    item = decode(line, header, segment.path, offset)
-                    if item.__class__ is Record:
-                        if item.seq != seq + 1:
-                            raise JournalCorrupt(segment.path, offset, f"seq {item.seq} follows seq {seq}")
-                        if upto is not None and item.seq > upto:
-                            return Position(incarnation, seq, chain)
-                        seq, chain = item.seq, item.chain  # type: ignore[union-attr]
-                        yield item
-                    elif sides:
-                        yield item
-                check_length(segment, offset + len(line) + 1 if line else 0, self.mark)
+                yield from at.read(segment, header, upto, sides)
             except BadLine as bad:
+                last = incarnation == self.newest and segment is opened[-1][0]
                 refuse_damage(segment, bad, last=last, mark=self.mark)
                 self.torn = (segment.path, bad.offset)
-            crc = stored_crc(line) or 0
-        return Position(incarnation, seq, chain)
+                break
+            if at.passed:
+                break
+            check_length(segment, at.offset, self.mark)
+        return Position(incarnation, at.seq, at.chain)
 
     def _walk_salvage(self, incarnation: int, upto: int | None, sides: bool) -> Iterator[Item]:
         for segment, header in self.segments[incarnation]:
@@ -251,7 +296,7 @@ def check_links(directory: Path, segments: dict[int, list[Opened]], names: list[
         parent = header.parent
         if parent is not None and (parent.incarnation >= incarnation or parent.seq + 1 != header.first_seq):
             raise JournalCorrupt(segment.path, 0, f"it can't go on from {parent}")
-        for (before, _), (after, header) in zip(segments[incarnation], segments[incarnation][1:], strict=False):
+        for (before, _), (after, header) in itertools.pairwise(segments[incarnation]):
             if header.previous is None or header.previous["file"] != before.plain_name:
                 raise JournalCorrupt(after.path, 0, "the segment before it is missing")
 
@@ -265,8 +310,9 @@ def _check_junction(opened: Opened, end: Position) -> None:
         raise JournalCorrupt(segment.path, 0, f"{reason}leads to seq {end.seq}, chain {end.chain}")
 
 
-def _check_segment(segment: Segment, header: Header, seq: int, chain: str, crc: int) -> None:
+def _check_segment(segment: Segment, header: Header, at: Reached) -> None:
     """A later segment must begin where the one before it ended, down to the last line's checksum."""
-    last = f"{crc:08x}"
-    if header.first_seq != seq + 1 or header.chain != chain or (header.previous or {}).get("crc") != last:
-        raise JournalCorrupt(segment.path, 0, f"the segment before it ends at seq {seq}, chain {chain}, otherwise")
+    crc = f"{stored_crc(at.line):08x}"
+    if header.first_seq != at.seq + 1 or header.chain != at.chain or (header.previous or {}).get("crc") != crc:
+        reason = f"it doesn't go on from the segment before, which ends at seq {at.seq}, chain {at.chain}"
+        raise JournalCorrupt(segment.path, 0, reason)

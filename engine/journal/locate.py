@@ -81,7 +81,7 @@ def _text(segment: Segment) -> Iterator[mmap.mmap | bytes]:
         yield segment.text()
         return
     try:
-        file = open(segment.path, "rb", 0)
+        file = open(segment.path, "rb", 0)  # noqa: SIM115 # closed below
     except FileNotFoundError:  # it was compressed since it was listed
         yield segment.text()
         return

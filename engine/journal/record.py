@@ -122,7 +122,8 @@ class SideRecord(msgspec.Struct, gc=False):
         return f"SideRecord({self.kind} after {self.seq}, {self.data!r})"
 
 
-_record = msgspec.json.Decoder(Record).decode
+decode_record = msgspec.json.Decoder(Record).decode
+"""Decode a transition's line; `line` and `header` are the caller's to set."""
 _side = msgspec.json.Decoder(SideRecord).decode
 SIDE = b'{"side":'
 
@@ -135,7 +136,7 @@ def decode(line: bytes, header: Header, file: Path, offset: int) -> Record | Sid
     """
     found: Record | SideRecord
     try:
-        found = _side(line) if line.startswith(SIDE) else _record(line)
+        found = _side(line) if line.startswith(SIDE) else decode_record(line)
     except msgspec.DecodeError as error:
         raise JournalCorrupt(file, offset, f"a line that is no record ({error})") from error
     found.line = line

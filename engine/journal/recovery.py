@@ -17,7 +17,7 @@ from .errors import JournalWriteError
 from .files import MARK, TEMPORARY, Files, rank_directory, write_all
 from .header import Position
 from .history import START, RankHistory
-from .segments import BadLine, Segment, list_segments, scan
+from .segments import BadLine, Segment, checked, length, list_segments
 
 
 @attrs.frozen
@@ -100,17 +100,15 @@ def _check_all(history: RankHistory) -> Position:
 
 def _first_bad(segment: Segment, mark: Mark | None) -> BadLine | None:
     """Return where a last segment's torn tail begins; None without one."""
-    offset, line = 0, None
+    end = 0
     try:
-        for offset, line in scan(segment):
-            pass
+        for offset, lines in checked(segment):
+            end = offset + length(lines)
     except BadLine as bad:
         refuse_damage(segment, bad, last=True, mark=mark)
         return bad
-    if line is None:
-        return BadLine(0, "an empty file", unfinished=True)
-    check_length(segment, offset + len(line) + 1, mark)
-    return None
+    check_length(segment, end, mark)
+    return None if end else BadLine(0, "an empty file", unfinished=True)
 
 
 def _cut(files: Files, segment: Segment, offset: int) -> Cut:

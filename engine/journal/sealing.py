@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import threading
 import zlib
 from pathlib import Path
@@ -62,7 +63,7 @@ def clean(files: Files, directory: Path) -> list[Path]:
     for path in directory.glob("*" + TEMPORARY):
         files.unlink(path)
     segments = list_segments(directory)
-    pairs = zip(segments, segments[1:], strict=False)
+    pairs = itertools.pairwise(segments)
     return [one.path for one, after in pairs if not one.compressed and after.incarnation == one.incarnation]
 
 

@@ -130,7 +130,7 @@ def split(segment: Segment, offset: int = 0) -> Iterator[tuple[int, list[bytes],
             rest = lines.pop()
             if lines:
                 yield offset, lines, True
-                offset += sum(map(len, lines)) + len(lines)
+                offset += length(lines)
     except (OSError, EOFError, zlib.error) as error:
         if not segment.compressed:
             raise
@@ -139,22 +139,27 @@ def split(segment: Segment, offset: int = 0) -> Iterator[tuple[int, list[bytes],
         yield offset, [rest], False
 
 
-def scan(segment: Segment) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, line) of every line whose checksum follows from the line before.
+def checked(segment: Segment) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield (offset, lines) block by block, of lines whose checksums follow each from the line before.
 
     Raises:
-        BadLine: at the first that doesn't.
+        BadLine: at the first line that doesn't; those before it were yielded.
     """
     crc = 0
     for offset, lines, whole in split(segment):
         if not whole:
             raise BadLine(offset, f"a line without its end, {len(lines[0])} bytes long", unfinished=True)
-        for line in lines:
+        for number, line in enumerate(lines):
             crc = crc32(line[:-TAIL], crc)
             if line[-TAIL:] != b',"crc":"%08x"}' % crc:
-                raise BadLine(offset, describe(line))
-            yield offset, line
-            offset += len(line) + 1
+                yield offset, lines[:number]
+                raise BadLine(offset + length(lines[:number]), describe(line))
+        yield offset, lines
+
+
+def length(lines: list[bytes]) -> int:
+    """Count the bytes that lines take with their newlines."""
+    return sum(map(len, lines)) + len(lines)
 
 
 def scan_salvage(segment: Segment, damage: list[tuple[int, int, str]]) -> Iterator[tuple[int, bytes]]:

@@ -1,8 +1,7 @@
 """`JournalWriter`: one `write(2)` per transition, and nothing else on the hot path.
 
 A record is committed when the kernel has it: a killed process loses none. The disk is waited for elsewhere
-(`durable`). A write that failed is never tried again, since nobody knows what a second one would mean: the
-writer keeps the reason and refuses from then on, and the run stops at that transition.
+(`durable`), and what a failure means is settled below (`output`).
 """
 
 from __future__ import annotations
@@ -12,51 +11,43 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import attrs
 from tachograph.states import TrainerState
 from tachograph.states.trainer_state import SCHEMA
 
-from .codec import TAIL, TRAINING_EVENTS, defaults_of, encoder, limits_of, sealed, side_line
-from .durable import Durability
+from .codec import TAIL, TRAINING_EVENTS, Encode, defaults_of, encoder, limits_of, sealed, side_line
 from .errors import JournalError, JournalWriteError
-from .files import Files, rank_directory, segment_name, write_all
+from .files import Files, rank_directory, segment_name
 from .header import FORMAT, Header, Position, header_data
 from .lock import JournalLock, forget_in_children
+from .output import Output
 from .sealing import Sealer, clean
 
 
 class JournalWriter:
-    """Writes one incarnation of one rank's journal. Made by `JournalWriter.create`.
-
-    Attributes:
-        seq: the last transition committed.
-        path: the segment being written.
-        unwritten: (line, chain) of the record that a failure kept from being committed; None without a failure.
-    """
+    """Writes one incarnation of one rank's journal. Made by `JournalWriter.create`."""
 
     def __init__(
-        self, header: Header, encode: Any, directory: Path, lock: JournalLock, files: Files, clock: Callable[[], float]
+        self,
+        header: Header,
+        encode: Encode,
+        output: Output,
+        lock: JournalLock,
+        files: Files,
+        clock: Callable[[], float],
+        seal: tuple[int, int],
     ) -> None:
-        self.path = directory
-        self.seq = max(header.first_seq - 1, 0)
-        self.unwritten: tuple[bytes, str] | None = None
         self._header = header
         self._encode = encode
-        self._directory = directory
+        self._output = output
         self._lock = lock
         self._files = files
         self._clock = clock
-        self._write = files.write
-        self._chain = bytes.fromhex(header.chain)
-        self._crc = 0
-        self._fd = -1
-        self._records = 0
-        self._seal_bytes = self._seal_records = 1 << 62
-        self._told = self._closed = False
+        self._seal_bytes, self._seal_records = seal
         self._sealer = Sealer(files)
-        self._tail = Durability(directory, files, 1.0)
+        self._closed = False
         forget_in_children(self)
 
     @classmethod
@@ -71,7 +62,7 @@ class JournalWriter:
         chain: str = "0" * 16,
         parent: Position | None = None,
         machine: str = "",
-        state_class: type = TrainerState,
+        state_class: type[Any] = TrainerState,
         limits: tuple[str, ...] | None = None,
         events: Iterable[type] | None = None,
         lock: JournalLock | None = None,
@@ -108,74 +99,79 @@ class JournalWriter:
             JournalError: this incarnation has been written already.
             JournalWriteError: the first segment can't be written.
         """
-        directory = Path(directory)
+        run_dir, files = Path(directory), files or Files()
         if parent is not None:
             first_seq, chain = parent.seq + 1, parent.chain
         limits = limits_of(state_class) if limits is None else limits
         defaults = defaults_of(TRAINING_EVENTS if events is None else events)
         encode = encoder(state_class, limits, defaults)
         header = Header(
-            format=FORMAT, run=run_id, rank=rank, incarnation=incarnation, first_seq=first_seq, chain=chain, parent=parent,
-            machine=machine, previous=None, state=state_class.__name__, schema=SCHEMA, limits=limits,
+            format=FORMAT, run=run_id, rank=rank, incarnation=incarnation, first_seq=first_seq, chain=chain,
+            parent=parent, machine=machine, previous=None, state=state_class.__name__, schema=SCHEMA, limits=limits,
             defaults=defaults, time=0.0,
         )  # fmt: skip
-        lock = JournalLock(directory, rank=rank) if lock is None else lock
+        lock = JournalLock(run_dir, rank=rank) if lock is None else lock
+        where = rank_directory(run_dir, rank)
         try:
-            self = cls(header, encode, rank_directory(directory, rank), lock, files or Files(), clock)
+            output = Output(where, max(first_seq, 1) - 1, chain, files, sync_every)
         except OSError as error:
-            raise JournalWriteError.of(rank_directory(directory, rank), error) from error
-        self._seal_bytes, self._seal_records, self._tail.every = seal_bytes, seal_records, sync_every
+            raise JournalWriteError.of(where, error) from error
+        self = cls(header, encode, output, lock, files, clock, (seal_bytes, seal_records))
         try:
-            self._begin(directory)
+            self._begin(run_dir, where)
         except BaseException:
             self.abandon()
             raise
         return self
 
-    def _begin(self, run_dir: Path) -> None:
+    def _begin(self, run_dir: Path, where: Path) -> None:
         try:
-            left = clean(self._files, self._directory)
-            self._open_segment(self._header)
-            self._files.fsync_dir(self._directory.parent)
+            left = clean(self._files, where)
+            self._open_segment(where, self._header)
+            self._files.fsync_dir(where.parent)
             self._files.fsync_dir(run_dir)
         except FileExistsError:
-            raise JournalError(
-                f"{self.path} exists already: recover the journal, then open the next incarnation"
-            ) from None
+            path = self._output.path
+            raise JournalError(f"{path} exists: recover the journal and open its next incarnation") from None
         except OSError as error:
-            raise JournalWriteError.of(self.path, error) from error
-        self._raise_failure()
+            raise JournalWriteError.of(self._output.path, error) from error
+        self._output.raise_failure()
         for path in left:
             self._sealer.add(path)
 
-    def _open_segment(self, header: Header) -> None:
-        """Create a segment and write its header; only then it becomes the one that is written."""
-        path = self._directory / segment_name(header.first_seq, header.incarnation)
+    def _open_segment(self, directory: Path, header: Header) -> None:
         line, crc = side_line("opened", self.seq, header_data(header), 0, self._clock())
-        self.path = path
-        fd = self._files.open_append(path)
-        try:
-            write_all(self._files, fd, line)
-            self._files.fsync_dir(self._directory)
-        except BaseException:
-            self._files.close(fd)
-            raise
-        self._tail.switch(path, fd, (len(line), self.seq))
-        self._fd, self._crc, self._records = fd, crc, 0
-        self._tail.flush()
+        self._output.open(directory / segment_name(header.first_seq, header.incarnation), line, crc)
+
+    @property
+    def seq(self) -> int:
+        """The last transition committed."""
+        return self._output.seq
 
     @property
     def chain(self) -> str:
         """The chain after the last transition committed, as 16 hex digits."""
-        return self._chain.hex()
+        return self._output.chain.hex()
+
+    @property
+    def path(self) -> Path:
+        """The segment being written."""
+        return self._output.path
 
     @property
     def failure(self) -> JournalWriteError | None:
         """Why this writer takes nothing any more; None while it works. The next `append` raises it."""
-        return self._tail.failure
+        return self._output.tail.failure
+
+    @property
+    def unwritten(self) -> tuple[bytes, str] | None:
+        """(line, chain) of the record that a failure kept from being committed; None without one."""
+        return self._output.unwritten
 
     def append(self, source: str, event: Any, state: Any) -> None:
         """Commit one transition.
+
+        If something like Ctrl-C is raised inside, `seq` says whether the transition was committed.
 
         Args:
             source: the name of the state it left.
@@ -186,52 +182,12 @@ class JournalWriter:
             JournalWriteError: it isn't committed, and neither will be any other: see `unwritten`.
             JournalError: its number isn't the next one, or it holds what a record can't; nothing was written.
         """
-        seq = state.seq
-        if seq != self.seq + 1:
-            raise JournalError(f"transition {seq} can't follow {self.seq} in {self.path}")
-        line, chain, crc = self._encode(source, event, state, self._chain, self._crc, self._clock())
-        if self._put(line, chain, crc, seq) >= self._seal_bytes or self._records >= self._seal_records:
+        output, seq = self._output, state.seq
+        if seq != output.seq + 1:
+            raise JournalError(f"transition {seq} can't follow {output.seq} in {output.path}")
+        line, chain, crc = self._encode(source, event, state, output.chain, output.crc, self._clock())
+        if output.put(line, chain, crc, seq) >= self._seal_bytes or output.records >= self._seal_records:
             self._seal()
-
-    def _put(self, line: bytes, chain: bytes, crc: int, seq: int) -> int:
-        """Hand a line to the kernel; return the segment's size. All or nothing, also when Ctrl-C strikes inside."""
-        tail = self._tail
-        if tail.failure is not None:
-            self._refuse(line, chain, seq)
-        size = tail.at[0]
-        try:
-            taken = self._write(self._fd, line)
-            if taken != len(line):
-                write_all(self._files, self._fd, line[taken:])
-            size += len(line)
-            self._records += seq != self.seq
-            self._chain, self._crc, self.seq, tail.at = chain, crc, seq, (size, seq)
-        except OSError as error:
-            tail.failure = JournalWriteError.of(self.path, error)
-            self._refuse(line, chain, seq)
-        except BaseException:
-            self._settle(line, chain, crc, seq)
-            raise
-        if not tail.dirty:
-            tail.touch()
-        return size
-
-    def _refuse(self, line: bytes, chain: bytes, seq: int) -> NoReturn:
-        if self.unwritten is None and seq != self.seq:
-            self.unwritten = (line, chain.hex())
-        self._told = True
-        assert self._tail.failure is not None
-        raise self._tail.failure
-
-    def _settle(self, line: bytes, chain: bytes, crc: int, seq: int) -> None:
-        """After an interruption, ask the file whether the line was written, and stand where it stands."""
-        written = os.fstat(self._fd).st_size - self._tail.at[0]
-        if written == len(line):
-            self._records += seq != self.seq
-            self._chain, self._crc, self.seq = chain, crc, seq
-            self._tail.at = (self._tail.at[0] + len(line), seq)
-        elif written and self._tail.failure is None:
-            self._tail.failure = JournalWriteError(self.path, "a write was interrupted half way")
 
     def rewrite(self, line: bytes, chain: str) -> None:
         """Commit a record that an earlier incarnation couldn't write; see `unwritten`.
@@ -242,13 +198,14 @@ class JournalWriter:
 
         Raises:
             JournalWriteError: as `append`.
+            JournalError: as `append`.
         """
-        body = line.rstrip(b"\n")[:-TAIL]
+        output, body = self._output, line.rstrip(b"\n")[:-TAIL]
         seq = int(body[7 : body.index(b",")])
-        if seq != self.seq + 1:
-            raise JournalError(f"transition {seq} can't follow {self.seq} in {self.path}")
-        line, crc = sealed(body, self._crc)
-        self._put(line, bytes.fromhex(chain), crc, seq)
+        if seq != output.seq + 1:
+            raise JournalError(f"transition {seq} can't follow {output.seq} in {output.path}")
+        line, crc = sealed(body, output.crc)
+        output.put(line, bytes.fromhex(chain), crc, seq)
 
     def side(self, kind: str, /, **data: Any) -> None:
         """Write a side record: a fact about the run that is no transition and no part of the chain.
@@ -256,8 +213,9 @@ class JournalWriter:
         Raises:
             JournalWriteError: as `append`.
         """
-        line, crc = side_line(kind, self.seq, data, self._crc, self._clock())
-        self._put(line, self._chain, crc, self.seq)
+        output = self._output
+        line, crc = side_line(kind, output.seq, data, output.crc, self._clock())
+        output.put(line, output.chain, crc, output.seq)
 
     def sync(self, wait: bool = True) -> None:
         """Have everything written so far brought to the disk.
@@ -269,32 +227,27 @@ class JournalWriter:
             JournalWriteError: it isn't there and never will be (`wait` only).
         """
         if not wait:
-            self._tail.hurry()
+            self._output.tail.hurry()
             return
-        if self._tail.dirty or self._tail.failure is not None:
-            self._tail.flush()
-        self._raise_failure()
-
-    def _raise_failure(self) -> None:
-        if self._tail.failure is not None:
-            self._told = True
-            raise self._tail.failure
+        self._output.tail.flush()
+        self._output.raise_failure()
 
     def _seal(self) -> None:
         """End this segment and open the next. The record before is committed: an error waits for the next one."""
-        path, following, told = self.path, segment_name(self.seq + 1, self._header.incarnation), self._told
+        output, told = self._output, self._output.told
+        path, following = output.path, segment_name(output.seq + 1, self._header.incarnation)
         with contextlib.suppress(JournalWriteError):  # kept in `failure`
-            self.side("sealed", records=self._records, chain=self.chain, next=following)
-            self._tail.flush()
-            self._raise_failure()
-            previous = {"file": path.name, "crc": f"{self._crc:08x}"}
-            header = attrs.evolve(self._header, first_seq=self.seq + 1, chain=self.chain, previous=previous)
+            self.side("sealed", records=output.records, chain=self.chain, next=following)
+            output.tail.flush()
+            output.raise_failure()
+            previous = {"file": path.name, "crc": f"{output.crc:08x}"}
+            header = attrs.evolve(self._header, first_seq=output.seq + 1, chain=self.chain, previous=previous)
             try:
-                self._open_segment(header)
+                self._open_segment(path.parent, header)
                 self._sealer.add(path)
             except OSError as error:
-                self._tail.failure = JournalWriteError.of(self.path, error)
-        self._told = told
+                output.tail.failure = JournalWriteError.of(output.path, error)
+        output.told = told
 
     def close(self) -> None:
         """End this incarnation: everything is on the disk, the footer says so, and the lock is free.
@@ -305,37 +258,34 @@ class JournalWriter:
         if self._closed:
             return
         self._sealer.join()
-        told = self._told
+        output, told = self._output, self._output.told
         try:
             with contextlib.suppress(JournalWriteError):  # kept in `failure`
                 for error in self._sealer.errors:
                     self.side("noted", text=error)
-                self.side("closed", records=self._records, chain=self.chain)
-            self._tail.flush()
+                self.side("closed", records=output.records, chain=self.chain)
+            output.tail.flush()
         finally:
-            failure = self._tail.failure
-            self._release()
-        self._tail.join()
+            failure = output.tail.failure
+            self.abandon()
+        output.tail.join()
         if failure is not None and not told:
-            self._told = True
             raise failure
 
     def abandon(self) -> None:
         """Let go of everything as it is, as if the process had been killed; what the kernel has stays."""
-        self._release()
-
-    def _release(self) -> None:
-        if not self._closed:
-            self._closed = True
-            if self._tail.failure is None:
-                self._tail.failure = JournalWriteError(self.path, "this writer is closed")
-            self._tail.stop()
-            self._lock.release()
+        if self._closed:
+            return
+        self._closed = True
+        if self._output.tail.failure is None:
+            self._output.tail.failure = JournalWriteError(self.path, "this writer is closed")
+        self._output.tail.stop()
+        self._lock.release()
 
     def forked(self) -> None:
         """In a forked child this writer is another process's: nothing more is written from here."""
-        self._closed = self._told = True
-        self._tail.forked(JournalWriteError(self.path, f"this writer belongs to process {os.getppid()}"))
+        self._closed = True
+        self._output.tail.forked(JournalWriteError(self.path, f"this writer belongs to process {os.getppid()}"))
 
     def __enter__(self) -> JournalWriter:
         return self
@@ -344,5 +294,5 @@ class JournalWriter:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_tail", None) is not None:
+        if hasattr(self, "_closed"):
             self.abandon()
