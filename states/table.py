@@ -32,6 +32,8 @@ Guard = Callable[[Any, Any], bool]
 ANY = "*"
 """As a row's source: every state that isn't final."""
 FINAL = ("done", "exception")
+HEEDS_STOP = frozenset({"epoch_end"})
+"""States whose own rows read `stop_asked`: a stop that is asked for there ends the run without cutting them short."""
 
 
 class _Position:
@@ -122,6 +124,7 @@ class Machine(transitions.Machine):
         self, rows: Iterable[Row], *, initial: str, final: Iterable[str] = FINAL, states: Iterable[str] = ()
     ) -> None:
         self.final = frozenset(final)
+        self.heeds_stop = HEEDS_STOP
         given = list(rows)
         names = list(dict.fromkeys([initial, *(s for row in given for s in (row.source, row.dest)), *states]))
         self.names = [n for n in names if n != ANY and n not in self.final] + [n for n in names if n in self.final]

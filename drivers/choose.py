@@ -1,0 +1,44 @@
+"""Choosing a driver by its name. A new driver is one new module and one row of `DRIVERS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tachograph.states.errors import CallerError, nearest
+
+from .driver import Driver
+
+
+def _torch(model: Any, device: Any, **options: Any) -> Driver:
+    from .single import TorchDriver
+
+    return TorchDriver(model, device, **options)
+
+
+DRIVERS: dict[str, Callable[..., Driver]] = {"torch": _torch, "auto": _torch}
+
+
+def choose_driver(driver: str | Driver, model: Any = None, device: Any = None, **options: Any) -> Driver:
+    """Build a driver, or take the one that is given.
+
+    Args:
+        driver: "torch" (one device), "auto" (what the machine says), or a `Driver`, which keeps its own model.
+        model: an `nn.Module`.
+        device: where it trains: "cpu", "cuda:0", "mps", an index, a `torch.device`; None: where its parameters are.
+        options: what the driver's constructor takes beside these.
+
+    Raises:
+        CallerError: the name isn't known, or the driver refuses its arguments.
+    """
+    if isinstance(driver, Driver):
+        if driver.model is None:
+            driver.model = model
+        return driver
+    if not isinstance(driver, str):
+        raise CallerError(f"driver must be a name or a Driver, not {type(driver).__name__}")
+    if driver not in DRIVERS:
+        raise CallerError(f"there is no driver {driver!r}. {nearest(driver, DRIVERS)}")
+    if isinstance(device, (list, tuple)) or device == -1:
+        raise CallerError(f"device={device!r} asks for several devices, which driver={driver!r} doesn't drive: give one")
+    return DRIVERS[driver](model, device, **options)

@@ -1,0 +1,205 @@
+"""The protocol between the engine and the hardware.
+
+A driver performs the work of a state: it knows tensors, devices, precision, loaders, generators and the bytes
+of a snapshot. The engine knows none of these; batches, outputs and captures pass through it unopened. This
+module imports no torch, so that a driver without it (`StubDriver`) can be written and tested in milliseconds.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+
+class _NoBatch:
+    def __repr__(self) -> str:
+        return "NO_BATCH"
+
+
+NO_BATCH: Final = _NoBatch()
+"""What `Driver.next_batch` returns when the epoch has no batch left."""
+
+
+class Driver(abc.ABC):
+    """Performs the work of the states. Subclass it to bring a device, a precision or a launch of your own.
+
+    The order of calls in a run: `set_optimizers`, `set_dataloader`, `setup`; then either `seed_generators` or
+    `load`; then per epoch `open_epoch`, and per batch `next_batch`, `train_step`, `backward`, and at the end of
+    an accumulation window `optimizer_step` and `zero_grad`. `capture` may be called between any two states.
+
+    Attributes:
+        model: the model as the user gave it.
+        optimizers: the optimizers, in the user's order.
+        batch_ids: sample ids of the batch that `next_batch` returned last; None where they aren't known.
+        batch_samples: how many samples that batch holds, over all ranks.
+        digest_of_ids: the 64-bit hash of `batch_ids` as 16 hex digits; "" where they aren't known.
+        input_mapping: applied to every training batch before it is moved to the device; None leaves it as it is.
+    """
+
+    model: Any = None
+    optimizers: Sequence[Any] = ()
+    batch_ids: Sequence[Any] | None = None
+    batch_samples: int = 0
+    digest_of_ids: str = ""
+    input_mapping: Callable[[Any], Any] | None = None
+
+    # -- building ------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def set_optimizers(self, optimizers: Any) -> None:
+        """Take one optimizer or a sequence of them; raise `CallerError` for anything else."""
+
+    @abc.abstractmethod
+    def set_dataloader(self, dataloader: Any, max_batches: int = -1) -> None:
+        """Take the training loader; raise `CallerError` if it is empty or of a kind that can't be used.
+
+        Args:
+            dataloader: one loader.
+            max_batches: batches to use of an epoch; -1 uses all.
+        """
+
+    @abc.abstractmethod
+    def setup(self, seed: int, whole_digest: bool) -> None:
+        """Get ready: move the model, fix the seed of the data order.
+
+        Args:
+            seed: what the order of an epoch is a pure function of, together with the epoch.
+            whole_digest: all generators were seeded by the run, so that `rng_digest` may cover all of them.
+        """
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return plain data that must be the same at a resume, by what it describes (model, optimizers, ...)."""
+        return {}
+
+    def environment(self) -> dict[str, Any]:
+        """Return plain data on libraries, device and determinism flags, for `run.json`."""
+        return {}
+
+    @abc.abstractmethod
+    def initial_seed(self) -> int:
+        """Return the seed that a run without a `seed` of its own takes."""
+
+    @abc.abstractmethod
+    def seed_generators(self, seed: int) -> None:
+        """Seed every generator that training may draw from."""
+
+    # -- training ------------------------------------------------------------------------------------------
+
+    def length(self) -> int | None:
+        """Return how many batches an epoch has, as far as it is known before one is opened; None if it isn't."""
+        return None
+
+    @abc.abstractmethod
+    def open_epoch(self, epoch: int, done: int) -> int | None:
+        """Stand before batch `done` of `epoch` and return how many batches the epoch has; None if unknown.
+
+        No batch before `done` is loaded where the data allows it.
+        """
+
+    @abc.abstractmethod
+    def next_batch(self) -> Any:
+        """Return the next batch on the device, or `NO_BATCH`; set `batch_ids`, `batch_samples`, `digest_of_ids`."""
+
+    @abc.abstractmethod
+    def train_step(self, batch: Any) -> Any:
+        """Run the model's forward pass on a batch, under the driver's precision, and return its outputs."""
+
+    @abc.abstractmethod
+    def backward(self, loss: Any, divisor: int) -> None:
+        """Add the gradients of `loss / divisor` to those there are."""
+
+    @abc.abstractmethod
+    def optimizer_step(self, rescale: float = 1.0) -> bool:
+        """Take one step of all optimizers, after the gradients were multiplied by `rescale`; False if it was skipped."""
+
+    @abc.abstractmethod
+    def zero_grad(self) -> None:
+        """Clear all gradients."""
+
+    def train_mode(self) -> None:
+        """Put the model in training mode."""
+
+    @abc.abstractmethod
+    def scalar(self, value: Any) -> float | None:
+        """Read a loss or a metric as a Python float; None stays None."""
+
+    def plain(self, value: Any) -> Any:
+        """Turn metric results into plain data: one-element tensors to numbers, longer ones to lists."""
+        return value
+
+    def learning_rates(self) -> list[float]:
+        """Return the learning rates of all parameter groups of all optimizers."""
+        return []
+
+    def rng_digest(self) -> str:
+        """Return a short digest of the generators, equal in equal runs; "" where it isn't taken."""
+        return ""
+
+    # -- evaluation ----------------------------------------------------------------------------------------
+
+    def forked(self) -> AbstractContextManager[Any]:
+        """Run the body on a copy of the generators, and put back what they were."""
+        return nullcontext()
+
+    def evaluating(self, model: Any, eval_mode: bool = True) -> AbstractContextManager[Any]:
+        """Run the body without gradients, the model in evaluation mode, and put each module's mode back."""
+        return nullcontext()
+
+    def evaluate_fn(self, model: Any, mode: str) -> Callable[[Any], Any]:
+        """Choose the model's method for evaluation; `mode` is "validate", "test" or a method's name."""
+        return lambda batch: batch
+
+    def to_device(self, batch: Any) -> Any:
+        """Move a batch to the device."""
+        return batch
+
+    # -- snapshots -----------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def capture(self, batch: Any = NO_BATCH) -> Any:
+        """Copy everything heavy that a resume needs; training may go on while the copy is written.
+
+        Args:
+            batch: the batch in hand, if the state is between its fetch and its step.
+        """
+
+    @abc.abstractmethod
+    def save(self, capture: Any, extra: Mapping[str, Any], directory: Path) -> dict[str, tuple[int, str]]:
+        """Write a capture into a directory: tensors and plain data only. Called from another thread.
+
+        Args:
+            capture: what `capture` returned.
+            extra: plain data (and tensors) of the listeners, to be written with it.
+            directory: exists and is empty but for the engine's own files.
+
+        Returns:
+            name -> (size in bytes, hex digest of blake2b with 16 bytes) of each file written, already fsynced.
+        """
+
+    @abc.abstractmethod
+    def load(self, directory: Path, *, training: bool = True) -> tuple[dict[str, Any], Any]:
+        """Restore what `save` wrote.
+
+        Args:
+            directory: a snapshot whose files were checked.
+            training: False restores the model and the optimizers only.
+
+        Returns:
+            The `extra` that was saved, and the batch in hand or `NO_BATCH`.
+
+        Raises:
+            RestoreFault: an entry without an owner, or an owner without an entry, is named. Nothing was changed.
+        """
+
+    def restore_generators(self) -> None:
+        """Put back the generators of the last `load`; the last act of a resume, after everything that may draw."""
+
+    def is_tensor(self, value: Any) -> bool:
+        """Say whether a value in a listener's state is a tensor that `save` can write."""
+        return False
+
+    def close(self) -> None:
+        """Let go of loaders and workers; the driver can be set up again."""

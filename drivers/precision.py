@@ -1,0 +1,57 @@
+"""fp32, bf16 and fp16: which autocast a step runs under, and whether a scaler guards its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import attrs
+import torch
+
+from tachograph.states.errors import CallerError, nearest
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+
+
+@attrs.frozen
+class Precision:
+    """What a precision means on a device.
+
+    Attributes:
+        name: "fp32", "bf16" or "fp16".
+        autocast: makes the context of a forward pass; None for fp32.
+        scaler: the gradient scaler; None but for fp16.
+    """
+
+    name: str
+    autocast: Callable[[], AbstractContextManager[Any]] | None
+    scaler: Any
+
+
+def choose_precision(name: str | None, fp16: bool, device: torch.device, scaler_options: dict[str, Any]) -> Precision:
+    """Build a precision.
+
+    Args:
+        name: "fp32", "bf16", "fp16"; None means fp32, or fp16 if `fp16` is true.
+        fp16: the reference trainer's switch.
+        device: where the forward pass runs.
+        scaler_options: keyword arguments of `torch.amp.GradScaler`.
+
+    Raises:
+        CallerError: the name isn't known, or contradicts `fp16`.
+    """
+    if fp16 and name not in (None, "fp16"):
+        raise CallerError(f"fp16=True and precision={name!r} contradict each other: give one of them")
+    name = name or ("fp16" if fp16 else "fp32")
+    if name not in PRECISIONS:
+        raise CallerError(f"precision must be one of {', '.join(PRECISIONS)}, not {name!r}. {nearest(name, PRECISIONS)}")
+    if name == "fp32":
+        return Precision("fp32", None, None)
+    dtype = torch.bfloat16 if name == "bf16" else torch.float16
+
+    def autocast() -> AbstractContextManager[Any]:
+        return torch.autocast(device.type, dtype=dtype)
+
+    scaler = torch.amp.GradScaler(device.type, **scaler_options) if name == "fp16" else None
+    return Precision(name, autocast, scaler)

@@ -1,0 +1,397 @@
+"""`driver="torch"`: one process, one device (cpu, cuda, mps).
+
+It holds the model and the optimizers and does everything with tensors. The counters, the order of the calls and
+what is heard between them are the engine's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tachograph.states.errors import CallerError, nearest
+
+from . import generators, storage
+from .driver import NO_BATCH, Driver
+from .errors import RestoreFault
+from .loaders import BatchSource, check_loader, hash_ids, length_of, source_of
+from .matching import matched
+from .precision import choose_precision
+
+_C_FLOATS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+_LOOKUP = {"validate": ("validate_step", "test_step"), "test": ("test_step", "validate_step")}
+
+
+class TorchDriver(Driver):
+    """Trains on one device.
+
+    Args:
+        model: an `nn.Module`.
+        device: "cpu", "cuda:0", "mps", an index, a `torch.device`; None takes where the model's parameters are.
+        precision: "fp32", "bf16" or "fp16"; None means fp32, or fp16 with `fp16=True`.
+        fp16: the reference trainer's switch.
+        train_fn: the name of the model's method for a training batch; None means `train_step` if it has one, else
+            its forward pass.
+        auto_call: fill the model's parameters by name from dict batches; False passes every batch whole.
+        set_grad_to_none: clear gradients by dropping them.
+        non_blocking: move batches without waiting.
+        scaler_options: keyword arguments of `torch.amp.GradScaler`.
+
+    Raises:
+        CallerError: the model, the device, the precision or `train_fn` can't be used.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        device: Any = None,
+        *,
+        precision: str | None = None,
+        fp16: bool = False,
+        train_fn: str | None = None,
+        auto_call: bool = True,
+        set_grad_to_none: bool = True,
+        non_blocking: bool = True,
+        scaler_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise CallerError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+        if isinstance(model, nn.parallel.DistributedDataParallel):
+            raise CallerError("a DistributedDataParallel model belongs to many processes: use driver='torch_ddp'")
+        self.model = model
+        self.device = _device(device, model)
+        self.precision = choose_precision(precision, fp16, self.device, dict(scaler_options or {}))
+        self.optimizers: list[Optimizer] = []
+        self._scaler = self.precision.scaler
+        self._autocast = self.precision.autocast
+        self._set_to_none = set_grad_to_none
+        self._non_blocking = non_blocking
+        self._auto_call = auto_call
+        self._train_fn = _train_fn(model, train_fn, auto_call)
+        self._on_cpu = self.device.type == "cpu"
+        self._source: BatchSource | None = None
+        self._digest: Callable[[], str] = str
+        self._to_restore: dict[str, Any] | None = None
+
+    # -- building ------------------------------------------------------------------------------------------
+
+    def set_optimizers(self, optimizers: Any) -> None:
+        given = [optimizers] if isinstance(optimizers, Optimizer) else optimizers
+        if not isinstance(given, Sequence) or not given:
+            raise CallerError(f"optimizers must be one torch Optimizer or a sequence of them, not {_named(optimizers)}")
+        for optimizer in given:
+            if not isinstance(optimizer, Optimizer):
+                raise CallerError(f"optimizers must hold torch Optimizers, not {_named(optimizer)}")
+        self.optimizers = list(given)
+
+    def set_dataloader(self, dataloader: Any, max_batches: int = -1) -> None:
+        check_loader(dataloader)
+        self._loader, self._max_batches = dataloader, max_batches
+
+    def setup(self, seed: int, whole_digest: bool) -> None:
+        self.model.to(self.device)
+        self._source = source_of(self._loader, seed, self._max_batches)
+        self._digest = generators.digest_reader(whole_digest, self.device)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Name the model by its class and the names, shapes and dtypes of its state; the optimizers by their groups."""
+        tensors = [f"{k} {tuple(v.shape)} {v.dtype}" for k, v in self.model.state_dict().items() if hasattr(v, "shape")]
+        digest = hashlib.blake2b("\n".join(tensors).encode(), digest_size=8).hexdigest()
+        sizes = [[len(group["params"]) for group in o.param_groups] for o in self.optimizers]
+        return {
+            "model": f"{type(self.model).__name__} with {len(tensors)} tensors, digest {digest}",
+            "optimizers": [f"{type(o).__name__} with groups of {s}" for o, s in zip(self.optimizers, sizes, strict=True)],
+            "precision": self.precision.name,
+        }
+
+    def environment(self) -> dict[str, Any]:
+        return {
+            "torch": torch.__version__,
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+            "cudnn_benchmark": torch.backends.cudnn.benchmark,
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        }
+
+    def initial_seed(self) -> int:
+        return torch.initial_seed() & ((1 << 63) - 1)
+
+    def seed_generators(self, seed: int) -> None:
+        generators.seed_all(seed)
+
+    # -- training ------------------------------------------------------------------------------------------
+
+    def length(self) -> int | None:
+        length = length_of(self._loader)
+        return length if length is None or self._max_batches < 0 else min(length, self._max_batches)
+
+    def open_epoch(self, epoch: int, done: int) -> int | None:
+        assert self._source is not None, "setup() comes first"
+        return self._source.open(epoch, done)
+
+    def next_batch(self) -> Any:
+        source = self._source
+        batch = source.next()  # type: ignore[union-attr]
+        if batch is NO_BATCH:
+            return NO_BATCH
+        ids = self.batch_ids = source.ids  # type: ignore[union-attr]
+        self.batch_samples = len(ids) if ids is not None else _batch_size(batch)
+        self.digest_of_ids = hash_ids(ids)
+        if self.input_mapping is not None:
+            batch = self.input_mapping(batch)
+        return batch if self._on_cpu else self.to_device(batch)
+
+    def to_device(self, batch: Any) -> Any:
+        """Move the tensors of a batch (dicts, lists, tuples, objects with `.to`) to the device."""
+        if self._on_cpu:
+            return batch
+        moved = storage.mapped(batch, lambda t: t.to(self.device, non_blocking=self._non_blocking))
+        if moved is batch and hasattr(batch, "to"):
+            return batch.to(self.device)
+        return moved
+
+    def train_step(self, batch: Any) -> Any:
+        if self._autocast is None:
+            return self._train_fn(batch)
+        with self._autocast():
+            return self._train_fn(batch)
+
+    def backward(self, loss: Any, divisor: int) -> None:
+        if divisor != 1:
+            loss = loss / divisor
+        if self._scaler is not None:
+            loss = self._scaler.scale(loss)
+        loss.backward()
+
+    def optimizer_step(self, rescale: float = 1.0) -> bool:
+        if rescale != 1.0:
+            self._scale_gradients(rescale)
+        if self._scaler is None:
+            for optimizer in self.optimizers:
+                optimizer.step()
+            return True
+        before = self._scaler.get_scale()
+        for optimizer in self.optimizers:
+            self._scaler.step(optimizer)
+        self._scaler.update()  # once a window, however many optimizers there are
+        return bool(self._scaler.get_scale() >= before)
+
+    def _scale_gradients(self, factor: float) -> None:
+        for parameter in self._parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        seen: set[int] = set()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if id(parameter) not in seen:
+                        seen.add(id(parameter))
+                        yield parameter
+
+    def zero_grad(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=self._set_to_none)
+
+    def train_mode(self) -> None:
+        self.model.train()
+
+    def scalar(self, value: Any) -> float | None:
+        if value is None or type(value) is float:
+            return value
+        if not isinstance(value, torch.Tensor):
+            return float(value)
+        if value.device.type == "cpu" and value.dtype in _C_FLOATS and value.layout is torch.strided:
+            # host memory, read where it lies: no operator is dispatched for it
+            return float(_C_FLOATS[value.dtype].from_address(value.data_ptr()).value)
+        return float(value.item())
+
+    def plain(self, value: Any) -> Any:
+        return storage.mapped(value, lambda t: t.item() if t.numel() == 1 else t.tolist())
+
+    def learning_rates(self) -> list[float]:
+        return [group["lr"] + 0.0 for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def rng_digest(self) -> str:
+        return self._digest()
+
+    # -- evaluation ----------------------------------------------------------------------------------------
+
+    def forked(self) -> AbstractContextManager[Any]:
+        return generators.forked()
+
+    @contextmanager
+    def evaluating(self, model: Any, eval_mode: bool = True) -> Iterator[None]:
+        modes = [(module, module.training) for module in model.modules()]
+        if eval_mode:
+            model.eval()
+        try:
+            with torch.no_grad():
+                if self._autocast is None:
+                    yield
+                else:
+                    with self._autocast():
+                        yield
+        finally:
+            for module, training in modes:
+                module.training = training
+
+    def evaluate_fn(self, model: Any, mode: str) -> Callable[[Any], Any]:
+        if mode in _LOOKUP:
+            first, second = _LOOKUP[mode]
+            name = first if hasattr(model, first) else second if hasattr(model, second) else None
+            if name == second:
+                warnings.warn(f"{type(model).__name__} has no {first}: {second} is used instead", stacklevel=2)
+        else:
+            name = _method(model, mode, "evaluate_fn")
+        return _caller(model, name, self._auto_call)
+
+    # -- snapshots -----------------------------------------------------------------------------------------
+
+    def capture(self, batch: Any = NO_BATCH) -> dict[str, Any]:
+        """Copy model, optimizers, scaler, generators, gradients and the batch in hand to the CPU's memory.
+
+        Optimizer entries are numbered in their order. A batch that isn't plain data is left to be fetched again.
+        """
+        states = generators.capture()
+        grads = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
+        return {
+            "model": storage.copied(self.model.state_dict()),
+            "optimizers": [storage.copied(o.state_dict()) for o in self.optimizers],
+            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            "evaluating": [name for name, module in self.model.named_modules() if not module.training],
+            "gradients": storage.copied(grads),
+            "generators": states,
+            "batch": storage.copied(batch) if batch is not NO_BATCH and storage.is_plain(batch) else None,
+            "batch_ids": storage.copied(self.batch_ids) if storage.is_plain(self.batch_ids) else None,
+            "batch_samples": self.batch_samples,
+            "has_batch": batch is not NO_BATCH and storage.is_plain(batch),
+        }
+
+    def save(self, capture: Any, extra: Mapping[str, Any], directory: Path) -> dict[str, tuple[int, str]]:
+        rest = {key: value for key, value in capture.items() if key != "model"}
+        return {
+            "model.pt": storage.write(capture["model"], directory / "model.pt"),
+            "rank-0.pt": storage.write({**rest, "extra": dict(extra)}, directory / "rank-0.pt"),
+        }
+
+    def load(self, directory: Path, *, training: bool = True) -> tuple[dict[str, Any], Any]:
+        model, rest = storage.read(directory / "model.pt"), storage.read(directory / "rank-0.pt")
+        self._check_entries(model, rest)
+        self.model.load_state_dict(model)
+        for optimizer, state in zip(self.optimizers, rest["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        if not training:
+            return {}, NO_BATCH
+        if self._scaler is not None:
+            self._scaler.load_state_dict(rest["scaler"])
+        for name, parameter in self.model.named_parameters():
+            grad = rest["gradients"].get(name)
+            parameter.grad = None if grad is None else grad.to(parameter.device)
+        evaluating = frozenset(rest["evaluating"])
+        for name, module in self.model.named_modules():
+            module.training = name not in evaluating
+        self._to_restore = rest["generators"]
+        self.batch_ids, self.batch_samples = rest["batch_ids"], rest["batch_samples"]
+        self.digest_of_ids = hash_ids(self.batch_ids)  # type: ignore[arg-type]
+        batch = self.to_device(rest["batch"]) if rest["has_batch"] else NO_BATCH
+        return rest["extra"], batch
+
+    def _check_entries(self, model: dict[str, Any], rest: dict[str, Any]) -> None:
+        """Hold the snapshot against its owners before anything is changed."""
+        mine = self.model.state_dict()
+        for name in [*mine, *model]:
+            if name not in model:
+                raise RestoreFault(f"the model has '{name}', which the snapshot lacks")
+            if name not in mine:
+                raise RestoreFault(f"the snapshot has '{name}', which the model lacks")
+            shape = getattr(mine[name], "shape", None)
+            if shape != getattr(model[name], "shape", None):
+                raise RestoreFault(f"'{name}' has shape {list(model[name].shape)} in the snapshot, {list(shape or ())} in the model")
+        if len(rest["optimizers"]) != len(self.optimizers):
+            raise RestoreFault(f"the snapshot holds {len(rest['optimizers'])} optimizers, this trainer {len(self.optimizers)}")
+        if (rest["scaler"] is None) != (self._scaler is None):
+            holder, other = ("trainer", "snapshot") if rest["scaler"] is None else ("snapshot", "trainer")
+            raise RestoreFault(f"the {holder} has a gradient scaler, the {other} has none: use the same precision")
+        lost = [key for key in ("generators", "gradients", "evaluating", "extra") if key not in rest]
+        if lost:
+            raise RestoreFault(f"the snapshot lacks the entry '{lost[0]}'")
+
+    def restore_generators(self) -> None:
+        if self._to_restore is not None:
+            generators.restore(self._to_restore)
+            self._to_restore = None
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, torch.Tensor)
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+
+
+def _named(value: object) -> str:
+    return f"an empty {type(value).__name__}" if value in ([], ()) else type(value).__name__
+
+
+def _device(device: Any, model: nn.Module) -> torch.device:
+    if device is None:
+        first = next(model.parameters(), None)
+        return first.device if first is not None else torch.device("cpu")
+    try:
+        chosen = torch.device("cuda", device) if type(device) is int else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise CallerError(f"device {device!r} isn't one: {str(error).splitlines()[0]}") from error
+    if chosen.type == "cuda":
+        count = torch.cuda.device_count()
+        if (chosen.index or 0) >= count or (chosen.index or 0) < 0:
+            raise CallerError(f"device {device!r}: this machine has {count} CUDA device{'' if count == 1 else 's'}")
+    return chosen
+
+
+def _method(model: nn.Module, name: str, parameter: str) -> str:
+    if not callable(getattr(model, name, None)):
+        own = [n for n in dir(type(model)) if not n.startswith("_") and n not in dir(nn.Module)]
+        raise CallerError(f"{parameter}={name!r}: {type(model).__name__} has no such method. {nearest(name, own or ['forward'])}")
+    return name
+
+
+def _train_fn(model: nn.Module, name: str | None, auto_call: bool) -> Callable[[Any], Any]:
+    if name is None:
+        name = "train_step" if hasattr(model, "train_step") else None
+    else:
+        name = _method(model, name, "train_fn")
+    return _caller(model, name, auto_call)
+
+
+def _caller(model: nn.Module, name: str | None, auto_call: bool) -> Callable[[Any], Any]:
+    """Return `call(batch)` for a method of the model; the forward pass is called through its hooks."""
+    fn = model if name in (None, "forward") else getattr(model, name)
+    if not auto_call:
+        return fn  # type: ignore[no-any-return]
+    return matched(fn, f"{type(model).__name__}.{name or 'forward'}", model.forward if fn is model else fn)
+
+
+def _batch_size(batch: Any) -> int:
+    """Guess the samples in a batch whose ids aren't known: the first tensor's first dimension, else 1."""
+    stack = [batch]
+    while stack:
+        value = stack.pop(0)
+        if isinstance(value, torch.Tensor):
+            return int(value.shape[0]) if value.dim() else 1
+        if isinstance(value, Mapping):
+            stack.extend(value.values())
+        elif isinstance(value, (list, tuple)):
+            stack.extend(value)
+    return 1

@@ -1,0 +1,87 @@
+"""The bytes of a snapshot: tensors and plain data, written by torch and hashed as they are written.
+
+Everything loads with `torch.load(weights_only=True)`, and is only ever loaded so: nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+class HashingFile:
+    """A file that knows the digest of what was written to it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        self._hash.update(data)
+        n = memoryview(data).nbytes
+        self.size += n
+        self._file.write(data)
+        return n
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def write(value: Any, path: Path) -> tuple[int, str]:
+    """Write a tree of tensors and plain data with `torch.save`, fsynced.
+
+    Returns:
+        Its size in bytes and its digest: blake2b with 16 bytes, as hex.
+    """
+    with open(path, "xb") as file:
+        hashing = HashingFile(file)
+        torch.save(value, hashing)  # type: ignore[arg-type]
+        file.flush()
+        os.fsync(file.fileno())
+    return hashing.size, hashing.digest
+
+
+def read(path: Path) -> Any:
+    """Read what `write` wrote, onto the CPU."""
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def mapped(value: Any, leaf: Callable[[torch.Tensor], Any]) -> Any:
+    """Copy a tree of plain containers with `leaf` applied to its tensors; other leaves stay what they are."""
+    if isinstance(value, torch.Tensor):
+        return leaf(value)
+    if isinstance(value, dict):
+        pairs = {k: mapped(v, leaf) for k, v in value.items()}
+        return type(value)(pairs) if isinstance(value, (OrderedDict, Counter)) else pairs
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(v, leaf) for v in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(v, leaf) for v in value)
+    return value
+
+
+def copied(value: Any) -> Any:
+    """Copy a tree so that training may change its tensors while the copy is written; tensors come to the CPU."""
+    return mapped(value, lambda t: t.detach().to("cpu", copy=True))
+
+
+def is_plain(value: Any) -> bool:
+    """Say whether a tree holds tensors and plain data only, so that `read` will load it."""
+    if isinstance(value, torch.Tensor) or type(value) in PLAIN:
+        return True
+    if type(value) in (dict, OrderedDict, Counter):
+        return all(type(k) in PLAIN and is_plain(v) for k, v in value.items())
+    return type(value) in (list, tuple) and all(is_plain(v) for v in value)

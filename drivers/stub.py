@@ -1,0 +1,194 @@
+"""A scripted driver without torch, for tests of engines, callbacks and journals that run in milliseconds.
+
+It behaves as a real driver does, in whole numbers: its one weight depends on every batch, on the order of the
+batches and on its generator, so that a batch lost, doubled or drawn twice ends with another weight. Use it to test
+your own callbacks and states: `Trainer(None, StubDriver(), [1, 2, 3], None, n_epochs=2)`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tachograph.states.errors import CallerError
+
+from .driver import NO_BATCH, Driver
+from .errors import RestoreFault
+
+_PRIME = (1 << 31) - 1
+
+
+class StubDriver(Driver):
+    """Trains one whole number on a list of batches.
+
+    Args:
+        loss: `loss(batch, n)` for the n-th training batch, from 0; None makes one of the weight and the batch.
+        known_length: False makes the loader one that doesn't know its length.
+        skip: numbers of the optimizer steps, from 0, that are skipped as a gradient scaler would skip them.
+        on: name of a method -> a function called with the driver before it runs; raise there to script an error.
+
+    Attributes:
+        weight: the trained number.
+        calls: names of the methods called, in order.
+        seen: the batches trained on, in order.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[[Any, int], float] | None = None,
+        *,
+        known_length: bool = True,
+        skip: Sequence[int] = (),
+        on: Mapping[str, Callable[[StubDriver], None]] | None = None,
+    ) -> None:
+        self.model = self
+        self.weight, self.gradient, self.generator = 1, 0, 1
+        self.calls: list[str] = []
+        self.seen: list[Any] = []
+        self.training = True
+        self._loss = loss
+        self._known = known_length
+        self._skip = frozenset(skip)
+        self._on = dict(on or {})
+        self._steps = self._updates = 0
+        self._position = 0
+        self._batches: Sequence[Any] = ()
+
+    def _called(self, name: str) -> None:
+        self.calls.append(name)
+        if name in self._on:
+            self._on[name](self)
+
+    def set_optimizers(self, optimizers: Any) -> None:
+        self.optimizers = [] if optimizers is None else list(optimizers)
+
+    def set_dataloader(self, dataloader: Any, max_batches: int = -1) -> None:
+        if not isinstance(dataloader, Sequence) or not dataloader:
+            raise CallerError("the stub's train_dataloader must be a sequence with at least one batch")
+        self._batches = dataloader if max_batches < 0 else dataloader[:max_batches]
+
+    def setup(self, seed: int, whole_digest: bool) -> None:
+        self._called("setup")
+
+    def initial_seed(self) -> int:
+        return 0
+
+    def seed_generators(self, seed: int) -> None:
+        self.generator = seed % _PRIME or 1
+
+    def draw(self) -> int:
+        """Draw from the stub's generator."""
+        self.generator = self.generator * 48271 % _PRIME
+        return self.generator
+
+    def length(self) -> int | None:
+        return len(self._batches) if self._known else None
+
+    def open_epoch(self, epoch: int, done: int) -> int | None:
+        self._called("open_epoch")
+        self._position = done
+        return len(self._batches) if self._known else None
+
+    def next_batch(self) -> Any:
+        self._called("next_batch")
+        if self._position >= len(self._batches):
+            return NO_BATCH
+        batch = self._batches[self._position]
+        self.batch_ids, self.batch_samples = [self._position], 1
+        self.digest_of_ids = hashlib.blake2b(repr(self.batch_ids).encode(), digest_size=8).hexdigest()
+        self._position += 1
+        return batch
+
+    def train_step(self, batch: Any) -> Any:
+        self._called("train_step")
+        self.seen.append(batch)
+        number = batch if isinstance(batch, int) else len(repr(batch))
+        loss = self._loss(batch, self._steps) if self._loss else float((self.weight + number + self.draw()) % 1000)
+        self._steps += 1
+        return {"loss": loss}
+
+    def backward(self, loss: Any, divisor: int) -> None:
+        self._called("backward")
+        number = int(loss * 1000) if loss == loss else 7
+        self.gradient = (self.gradient * 31 + number + divisor) % _PRIME
+
+    def optimizer_step(self, rescale: float = 1.0) -> bool:
+        self._called("optimizer_step")
+        self._updates += 1
+        if self._updates - 1 in self._skip:
+            return False
+        self.weight = (self.weight * 131 + self.gradient) % _PRIME
+        return True
+
+    def zero_grad(self) -> None:
+        self._called("zero_grad")
+        self.gradient = 0
+
+    def train_mode(self) -> None:
+        self.training = True
+
+    def scalar(self, value: Any) -> float | None:
+        return None if value is None else float(value)
+
+    def learning_rates(self) -> list[float]:
+        return [0.1]
+
+    def rng_digest(self) -> str:
+        return f"{self.generator:08x}"
+
+    @contextmanager
+    def forked(self) -> Iterator[None]:
+        before = self.generator
+        try:
+            yield
+        finally:
+            self.generator = before
+
+    @contextmanager
+    def evaluating(self, model: Any, eval_mode: bool = True) -> Iterator[None]:
+        before, self.training = self.training, not eval_mode and self.training
+        try:
+            yield
+        finally:
+            self.training = before
+
+    def evaluate_fn(self, model: Any, mode: str) -> Callable[[Any], Any]:
+        def evaluate(batch: Any) -> Any:
+            self._called("evaluate_step")
+            return {"value": batch, "weight": self.weight}
+
+        return evaluate
+
+    def capture(self, batch: Any = NO_BATCH) -> Any:
+        return {
+            "weight": self.weight,
+            "gradient": self.gradient,
+            "generator": self.generator,
+            "steps": self._steps,
+            "updates": self._updates,
+            "batch": [] if batch is NO_BATCH else [batch],
+            "batch_ids": self.batch_ids,
+        }
+
+    def save(self, capture: Any, extra: Mapping[str, Any], directory: Path) -> dict[str, tuple[int, str]]:
+        raw = json.dumps({**capture, "extra": extra}).encode()
+        (directory / "rank-0.json").write_bytes(raw)
+        return {"rank-0.json": (len(raw), hashlib.blake2b(raw, digest_size=16).hexdigest())}
+
+    def load(self, directory: Path, *, training: bool = True) -> tuple[dict[str, Any], Any]:
+        held = json.loads((directory / "rank-0.json").read_bytes())
+        missing = [k for k in ("weight", "gradient", "generator", "steps", "updates", "batch", "extra") if k not in held]
+        if missing:
+            raise RestoreFault(f"the snapshot lacks the entry '{missing[0]}'")
+        self.weight = held["weight"]
+        if not training:
+            return {}, NO_BATCH
+        self.gradient, self.generator = held["gradient"], held["generator"]
+        self._steps, self._updates = held["steps"], held["updates"]
+        self.batch_ids, self.batch_samples = held["batch_ids"], 1
+        self.digest_of_ids = hashlib.blake2b(repr(self.batch_ids).encode(), digest_size=8).hexdigest()
+        return held["extra"], held["batch"][0] if held["batch"] else NO_BATCH

@@ -1,0 +1,55 @@
+"""`Checkpoint`: says when a snapshot is due. The engine takes it after everybody has heard the transition."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from tachograph.states.errors import CallerError
+
+from .callback import Callback
+
+_UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+
+
+class Checkpoint(Callback):
+    """Asks for snapshots by a policy. `Trainer(snapshot_every=...)` makes one.
+
+    Args:
+        every: "epoch": at each epoch's end; an int n > 0: after every n training batches of the run; a time ("30s",
+            "10min", "2h"): at the first batch that is done when so much time has passed; None: never.
+
+    Raises:
+        CallerError: it is none of these.
+    """
+
+    def __init__(self, every: int | str | None = "epoch") -> None:
+        self.every = every
+        self._batches = every if type(every) is int else 0
+        self._seconds = _seconds(every) if isinstance(every, str) and every != "epoch" else 0.0
+        self._last = time.monotonic()
+        if not (every is None or every == "epoch" or self._batches > 0 or self._seconds > 0):
+            raise CallerError(
+                f"snapshot_every must be 'epoch', a number of batches > 0, a time such as '10min', or None, not {every!r}"
+            )
+        if self._batches or self._seconds:  # heard per batch only where the policy needs it
+            self.on_train_batch_end = self._count if self._batches else self._watch  # type: ignore[method-assign]
+
+    def _count(self, trainer: Any) -> None:
+        if trainer.trainer_state.global_forward_batches % self._batches == 0:
+            trainer.request_snapshot()
+
+    def _watch(self, trainer: Any) -> None:
+        if time.monotonic() - self._last >= self._seconds:
+            self._last = time.monotonic()
+            trainer.request_snapshot()
+
+    def on_train_epoch_end(self, trainer: Any) -> None:
+        if self.every == "epoch":
+            trainer.request_snapshot()
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text)
+    return float(match[1]) * _UNITS.get(match[2], 0.0) if match else 0.0

@@ -1,0 +1,478 @@
+"""The loop and the commit: everything a run does passes through these few lines.
+
+    while the state is not final:
+        event = perform(state)                 # the driver does this state's work
+        commit(event)                          # table → TrainerState → journal → listeners → snapshot if asked for
+
+Commit's order is a promise. (1) The table picks the row or refuses, and a refusal changes nothing; (2) the event folds
+the state; (3) the record is written; (4) listeners hear it, in their order, each once; (5) a snapshot that one of them
+asked for is taken. So a listener sees committed counters, and what is saved is the state after everyone heard.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from tachograph.drivers import NO_BATCH, Driver
+from tachograph.states import Event, Failed, Machine, MachineFault, Stopped, TrainerState
+from tachograph.states.errors import CallerError
+
+from . import recording, resume
+from .callbacks.callback import Callback
+from .callbacks.checkpoint import Checkpoint
+from .journal import Journal, JournalWriteError, Position
+from .listeners import Listeners
+from .notes import attach, note
+from .recorder import Recorder
+from .signals import Signals
+
+logger = logging.getLogger("tachograph")
+Perform = Callable[[Any], Event]
+
+
+@attrs.frozen
+class _Rest:
+    """Where a run stood before its final transition; a second `run()` goes on from there.
+
+    Attributes:
+        state: the state.
+        position: the same point in the journal; None without one.
+        memory: the listeners' states there; None after an error, when they keep what they have.
+        batch: the batch in hand.
+    """
+
+    state: Any
+    position: Position | None
+    memory: Any
+    batch: Any
+
+
+class Engine:
+    """Runs a machine: any machine, whose states' work is done by functions.
+
+    Args:
+        machine: the table.
+        perform: state name -> `function(state) -> event`, for every state that isn't final. A function that leads to
+            a final state decides only: work belongs into a state before it, since the last snapshot is taken before
+            that transition.
+        state: the state to begin in, a frozen attrs value with `state` and `seq`; None means `TrainerState()`.
+        driver: does the heavy part of snapshots; None means that there is none, and no snapshot is taken.
+        run_dir: where the journal and the snapshots go; "auto": `runs/<UTC time>-<short id>`; None: nowhere.
+        snapshot_every: "epoch", a number of batches, a time such as "10min", or None: only at signals and errors.
+        callbacks: one `Callback` or a sequence of them.
+
+    Attributes:
+        machine: the table.
+        driver: the driver, or None.
+        listeners: who hears what.
+        trainer_state: where the run is; always what is committed.
+        run_dir: the run directory, or None.
+        exception: the error that ended the run, while `on_exception` is heard and after.
+        announced_until: the last transition that a process before this one had announced to its listeners.
+        batch: the batch in hand, between its fetch and the end of its step; else None.
+
+    Raises:
+        MachineFault: a state that isn't final has no function, or a function no state.
+        CallerError: a callback or `snapshot_every` can't be used.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        perform: Mapping[str, Perform],
+        *,
+        state: Any = None,
+        driver: Driver | None = None,
+        run_dir: str | Path | None = None,
+        snapshot_every: int | str | None = None,
+        callbacks: Any = None,
+    ) -> None:
+        _check_perform(machine, perform)
+        self.machine = machine
+        self.driver = driver
+        self.listeners = Listeners(machine)
+        self.trainer_state: Any = TrainerState(state=machine.initial) if state is None else state
+        self.run_dir = None if run_dir is None else recording.new_run_dir() if run_dir == "auto" else Path(run_dir)
+        self.exception: BaseException | None = None
+        self.announced_until = 0
+        self.batch: Any = None
+        self._perform = dict(perform)
+        self._recorder: Recorder | None = None
+        self._closing: Recorder | None = None
+        self._rest: _Rest | None = None
+        self._running = False
+        self._attention = False
+        self._snapshot_asked = False
+        self._signal: int | None = None
+        self._policy = Checkpoint(snapshot_every)
+        for callback in as_callbacks(callbacks):
+            self.listeners.add_callback(callback)
+        if self.run_dir is not None and driver is not None and snapshot_every is not None:
+            self.listeners.add_callback(self._policy)
+
+    # -- for users -----------------------------------------------------------------------------------------
+
+    def on(self, target: Any, fn: Callable[..., Any] | None = None, *, priority: int = 0) -> Any:
+        """Subscribe a function to moments, events, states or transitions; see `Listeners.add`.
+
+        Returns:
+            A handle with `remove()`; without `fn`, a decorator that returns the function unchanged.
+        """
+        if fn is not None:
+            return self.listeners.add(target, fn, priority=priority)
+
+        def subscribe(listener: Callable[..., Any]) -> Callable[..., Any]:
+            self.listeners.add(target, listener, priority=priority)
+            return listener
+
+        return subscribe
+
+    @property
+    def journal(self) -> Journal | None:
+        """A reader of this run's journal; None where nothing is kept on disk or nothing was recorded yet."""
+        if self.run_dir is None or not recording.holds_a_run(self.run_dir):
+            return None
+        return Journal(self.run_dir)
+
+    def stop(self, reason: str = "stop()") -> None:
+        """Ask the run to stop at the next transition; the request is part of the state, so it survives a crash.
+
+        Args:
+            reason: who asks and why; not empty.
+        """
+        self.trainer_state = attrs.evolve(self.trainer_state, stop_asked=str(reason) or "stop()")
+
+    def request_snapshot(self) -> None:
+        """Ask for a snapshot after the transition that is being heard, or after the next one."""
+        self._snapshot_asked = self._attention = True
+
+    def say(self, text: str) -> None:
+        """Say a sentence to whoever listens to `on_notice`, and to the log."""
+        logger.info(text)
+        self._hear_inside("on_notice", text)
+
+    def run(
+        self,
+        *,
+        resume_from: str | Path | None = None,
+        resume_training: bool = True,
+        on_divergence: str = "warn",
+        strict: bool = True,
+    ) -> Any:
+        """Run the machine until it stands in a final state.
+
+        A second call goes on where the first one ended, if the limits allow it.
+
+        Args:
+            resume_from: a run directory, a snapshot, or "auto": go on if the run directory holds a run, else start.
+            resume_training: False takes only the model and the optimizers from `resume_from`, and starts a new run.
+            on_divergence: what to do when a re-executed transition differs from the recorded one: "warn" or "raise".
+            strict: False lets a resume go on with listeners whose saved state is missing, with a warning.
+
+        Returns:
+            The final state.
+
+        Raises:
+            CallerError: an argument can't be used, or the run directory holds a run already.
+            Diverged: a re-executed transition differs, with `on_divergence="raise"`.
+            BaseException: whatever a state's work or a listener raised, after the run's `exception` state was committed.
+        """
+        if self._running:
+            raise CallerError("this engine is running already")
+        if on_divergence not in ("warn", "raise"):
+            raise CallerError(f"on_divergence must be 'warn' or 'raise', not {on_divergence!r}")
+        self._running = True
+        self.exception, self._signal = None, None
+        try:
+            if self._enter(resume_from, resume_training, on_divergence, strict):
+                with Signals(self._heed_signal):
+                    self._run_to_the_end()
+        finally:
+            self._running = False
+        if self._signal == signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM)
+        return self.trainer_state
+
+    # -- the loop and the commit ---------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        perform, final, heeds_stop = self._perform, self.machine.final, self.machine.heeds_stop
+        while (state := self.trainer_state).state not in final:
+            if state.stop_asked and state.state not in heeds_stop:
+                event: Event = Stopped(reason=state.stop_asked)
+            else:
+                event = perform[state.state](state)
+            self._commit(event)
+            if self._attention:
+                self._attend()
+
+    def _commit(self, event: Event) -> None:
+        before = self.trainer_state
+        dest = self.machine.next_state(before, event)
+        if dest in self.machine.final:
+            self._before_the_end(event)
+        after = event.fold(before, dest)
+        if self._recorder is not None:
+            try:
+                self._recorder.append(before.state, event, after)
+            except JournalWriteError:
+                self.trainer_state = after  # its work is done, though nobody will hear of it: see _after_lost_record
+                raise
+        self.trainer_state = after
+        self._hear(before.state, event, dest)
+
+    def _hear(self, source: str, event: Event, dest: str) -> None:
+        for fn, give in self.listeners.index[source, event.__class__, dest]:
+            if give is None:
+                fn(self)
+            else:
+                fn(self, *give(self, event))
+
+    def _hear_inside(self, moment: str, *args: Any) -> None:
+        for fn in self.listeners.inside.get(moment, ()):
+            fn(self, *args)
+
+    def _attend(self) -> None:
+        """Do what was asked for since the last transition: snapshots, signals, what other threads have to say."""
+        self._attention = False
+        if self._snapshot_asked and self.trainer_state.state not in self.machine.final:
+            self._snapshot_asked = False
+            self._snapshot()
+        self._collect_snapshots()
+        if self._signal is not None and self.trainer_state.state not in self.machine.final:
+            self._snapshot()
+            if self._signal == signal.SIGINT:
+                raise KeyboardInterrupt
+            self._commit(Stopped(reason=signal.Signals(self._signal).name))
+
+    # -- beginning -----------------------------------------------------------------------------------------
+
+    def _enter(self, resume_from: Any, resume_training: bool, on_divergence: str, strict: bool) -> bool:
+        """Open the recording and stand where the run begins or goes on; False if there's nothing to run."""
+        source = resume.find(resume_from, self.run_dir)
+        if source is not None and not resume_training:
+            assert self.driver is not None
+            self._prepare()
+            self.driver.load(resume.intact_snapshot(source).path, training=False)
+            source = None
+        if source is not None:
+            resume.enter(self, source, on_divergence, strict)
+            return True
+        if self._rest is not None:
+            return self._go_on(self._rest)
+        self._start()
+        return True
+
+    def _start(self) -> None:
+        self._prepare()
+        if self.run_dir is not None:
+            about = recording.create(self.run_dir, self._settings(), self._environment())
+            self._recorder = self._open_recorder(about, incarnation=0, parent=None)
+
+    def _go_on(self, rest: _Rest) -> bool:
+        state = self._with_limits(rest.state)
+        stopped = self.trainer_state.state == "done" and rest.state.state not in self.machine.heeds_stop
+        state = attrs.evolve(state, stop_asked="") if hasattr(state, "stop_asked") else state
+        if not (stopped or self.trainer_state.state == "exception" or self._has_work(state)):
+            self.say("the limit is reached already: nothing was run")
+            return False
+        if self.run_dir is not None and rest.position is not None:
+            about = recording.load(self.run_dir)
+            incarnation = Journal(self.run_dir).incarnations[-1].number + 1
+            self._recorder = self._open_recorder(about, incarnation=incarnation, parent=rest.position)
+        self.trainer_state, self.batch, self._rest = state, rest.batch, None
+        if rest.memory is not None:
+            self.listeners.load_state_dict(rest.memory, self, strict=False)
+        for callback in self.listeners.callbacks.values():
+            callback.on_continue(self)
+        self._reenter(state, NO_BATCH if rest.batch is None else rest.batch, fresh=False)
+        return True
+
+    def _open_recorder(self, about: dict[str, Any], *, incarnation: int, parent: Position | None, lock: Any = None) -> Recorder:
+        assert self.run_dir is not None
+        return Recorder(
+            self.run_dir, about, self.machine, type(self.trainer_state), incarnation, parent, self._flag_attention, lock
+        )
+
+    def _flag_attention(self) -> None:
+        self._attention = True
+
+    def _heed_signal(self, number: int) -> None:
+        self._signal = number
+        self._attention = True
+
+    # -- snapshots and the end -----------------------------------------------------------------------------
+
+    def _snapshot(self, *, exact: bool = True, unwritten: tuple[bytes, str] | None = None) -> None:
+        """Copy the state after the last transition, and have it written while the run goes on."""
+        recorder, driver, state = self._recorder, self.driver, self.trainer_state
+        if recorder is None or driver is None or state.seq == 0 or recorder.snapshots.last_seq == state.seq:
+            return
+        about = {
+            "seq": state.seq,
+            "chain": recorder.chain if unwritten is None else unwritten[1],
+            "exact": exact,
+            "schema": resume.schema_of(state),
+            "state": attrs.asdict(state, recurse=False),
+            "unwritten": None if unwritten is None else unwritten[0].decode(),
+        }
+        extra = {"listeners": self.listeners.state_dict(self), "user": self._user_state()}
+        capture = driver.capture(NO_BATCH if self.batch is None else self.batch)
+        durable = (lambda: None) if unwritten is not None else recorder.sync
+        recorder.snapshots.write(about, lambda directory: driver.save(capture, extra, directory), durable)
+
+    def _collect_snapshots(self) -> None:
+        if self._recorder is None:
+            return
+        for snapshot in self._recorder.snapshots.collect():
+            self._recorder.side("saved", snapshot=snapshot.path.name, at=snapshot.seq, exact=snapshot.exact)
+            self._hear_inside("on_after_snapshot", snapshot.path)
+
+    def _before_the_end(self, event: Event) -> None:
+        """Keep the point before a final transition, so that the run can be extended from there."""
+        state = self.trainer_state
+        failed = isinstance(event, Failed)
+        position = None if self._recorder is None else self._recorder.position
+        memory = None if failed else self.listeners.state_dict(self)
+        self._rest = _Rest(state, position, memory, self.batch)
+        if not failed:
+            self._snapshot()
+
+    def _run_to_the_end(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            self._close()
+
+    def _fail(self, error: BaseException) -> None:
+        """Commit that the run failed; a second error is attached to the first."""
+        self.exception = error
+        state = self.trainer_state
+        note(error, self._where(state))
+        recorder = self._recorder
+        try:
+            if isinstance(error, JournalWriteError) and recorder is not None:
+                self._after_lost_record(recorder)
+            elif state.state not in self.machine.final and not isinstance(error, CallerError):
+                self._snapshot(exact=False)
+            if self.trainer_state.state not in self.machine.final:
+                self._commit(self._failed(error))
+        except BaseException as second:
+            attach(error, second)
+
+    def _after_lost_record(self, recorder: Recorder) -> None:
+        """The journal can't be written any more: an emergency snapshot carries the record that it lacks."""
+        if recorder.unwritten is not None and self.trainer_state.state not in self.machine.final:
+            self._snapshot(unwritten=recorder.unwritten)
+            recorder.snapshots.wait()
+        self._recorder, self._closing = None, recorder
+
+    def _failed(self, error: BaseException) -> Failed:
+        return Failed(error=str(error), kind=type(error).__name__)
+
+    def _close(self) -> None:
+        """Wait for the snapshot in flight, write the journal's footer, give back the driver's workers."""
+        recorder = self._recorder or self._closing
+        pending = self.exception
+        for step in (self._finish_snapshots, None if recorder is None else recorder.close, self._release):
+            try:
+                if step is not None:
+                    step()
+            except BaseException as error:
+                if pending is None:
+                    pending = error
+                else:
+                    attach(pending, error)
+        self._recorder = self._closing = None
+        if pending is not None and pending is not self.exception:
+            raise pending
+
+    def _finish_snapshots(self) -> None:
+        if self._recorder is not None:
+            self._recorder.snapshots.wait()
+            self._collect_snapshots()
+
+    def _release(self) -> None:
+        self._attention = self._snapshot_asked = False
+        if self.driver is not None:
+            self.driver.close()
+
+    # -- what a trainer says differently -------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Get the driver ready for a new run."""
+
+    def adopts(self, run_dir: Path) -> bool:
+        """Say whether this engine goes on writing a run that it is resumed from; else it begins one of its own."""
+        return self.run_dir is not None and self.run_dir.resolve() == run_dir.resolve()
+
+    def take_settings(self, about: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Hold this engine's settings against a run's; return those that changed and may. See `recording`."""
+        return recording.compare_settings(about["settings"], self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what `run.json` keeps of the settings; see `recording.FIXED`."""
+        return {"machine": self.machine.digest}
+
+    def _environment(self) -> dict[str, Any]:
+        return {} if self.driver is None else self.driver.environment()
+
+    def _with_limits(self, state: Any) -> Any:
+        """Return the state with this run's limits in place of those it was saved with."""
+        return state
+
+    def _has_work(self, state: Any) -> bool:
+        """Say whether a state from before the end would go on under its limits."""
+        return False
+
+    def _reenter(self, state: Any, batch: Any, fresh: bool) -> None:
+        """Stand the driver where a state needs it.
+
+        Args:
+            state: where the run goes on.
+            batch: the batch in hand, or `NO_BATCH`.
+            fresh: the process is a new one, and nothing is open yet.
+        """
+
+    def _user_state(self) -> dict[str, Any]:
+        return {}
+
+    def _take_user_state(self, held: dict[str, Any]) -> None:
+        """Take back what `_user_state` returned."""
+
+    def _where(self, state: Any) -> str:
+        return f"in state '{state.state}', after transition {state.seq}"
+
+
+def _check_perform(machine: Machine, perform: Mapping[str, Perform]) -> None:
+    needed = [name for name in machine.names if name not in machine.final]
+    for name in needed:
+        if not callable(perform.get(name)):
+            raise MachineFault(f"state '{name}' needs a function: perform={{'{name}': function(state) -> event, ...}}")
+    for name in perform:
+        if name not in needed:
+            raise MachineFault(f"perform names '{name}', which is final or no state of this machine: {', '.join(needed)}")
+
+
+def as_callbacks(callbacks: Any) -> Sequence[Any]:
+    """Return callbacks as a sequence.
+
+    Raises:
+        CallerError: they are neither one nor a sequence.
+    """
+    if callbacks is None:
+        return ()
+    if isinstance(callbacks, Callback):
+        return (callbacks,)
+    if isinstance(callbacks, (str, bytes)) or not isinstance(callbacks, Sequence):
+        raise CallerError(f"callbacks must be a Callback or a sequence of them, not {type(callbacks).__name__}")
+    return callbacks

@@ -1,0 +1,366 @@
+"""Who hears what: subscriptions, the index that dispatch reads, and the listeners' saved memory.
+
+The index is made once per transition that occurs, by what can be heard there, so a point that nobody listens to costs
+a dict look-up and nothing more.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+import attrs
+
+from tachograph.states import Event, Machine
+from tachograph.states.errors import CallerError, TachographError, nearest
+
+from .callbacks.callback import ALIASES, MOMENTS, Callback
+from .events import EventsList, Filter, Moment, hangs_on, moment_name
+
+Give = Callable[[Any, Any], tuple[Any, ...]]
+Heard = tuple[tuple[Callable[..., Any], "Give | None"], ...]
+
+_GIVEN: dict[str, Give] = {
+    # what a moment on a transition hands to its listeners: f(trainer, event)
+    "on_sanity_check_end": lambda trainer, event: (event.results,),
+    "on_validate_end": lambda trainer, event: (event.results,),
+    "on_train_batch_begin": lambda trainer, event: (trainer.batch, trainer.batch_indices),
+    "on_exception": lambda trainer, event: (trainer.exception,),
+    "on_stop": lambda trainer, event: (event.reason,),
+}
+
+
+class RestoreMismatch(TachographError):
+    """A snapshot's listeners and this trainer's aren't the same; the message names which."""
+
+
+@attrs.define(eq=False)
+class Subscription:
+    """One listener at one point.
+
+    Attributes:
+        kind: "moment", "event", "state" or "transition".
+        point: the moment's, event's or state's name, or "source -> dest".
+        fn: what is called.
+        filter: thins the calls; None lets all through.
+        owner: the callback that `fn` belongs to, if it belongs to one.
+        key: names its filter's counts in snapshots.
+        order: who is heard first: (-priority, number of registration).
+    """
+
+    kind: str
+    point: str
+    fn: Callable[..., Any]
+    filter: Filter | None
+    owner: Callback | None
+    key: str
+    order: tuple[int, int]
+
+    def call(self) -> Callable[..., Any]:
+        """Return what dispatch calls: `fn` itself where there's nothing to decide."""
+        fn = self.fn
+        if self.filter is not None:
+            fn = _thinned(fn, self.filter)
+        if self.owner is not None and self.owner.outside_effects:
+            fn = _once_announced(fn)
+        return fn
+
+    @property
+    def name(self) -> str:
+        """What messages call the listener."""
+        return f"{getattr(self.fn, '__qualname__', repr(self.fn))} on {self.point}"
+
+
+class Handle:
+    """A subscription that can be taken back, by `remove()` or at the end of a `with` block."""
+
+    def __init__(self, listeners: Listeners, subscriptions: list[Subscription]) -> None:
+        self._listeners = listeners
+        self._subscriptions = subscriptions
+
+    def remove(self) -> None:
+        """Hear nothing more; a second call does nothing."""
+        self._listeners.remove(self._subscriptions)
+        self._subscriptions = []
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.remove()
+
+
+class Listeners:
+    """The listeners of one engine.
+
+    Args:
+        machine: its names of states and events are what can be subscribed to, beside the moments.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._subscriptions: list[Subscription] = []
+        self._number = 0
+        self.callbacks: dict[str, Callback] = {}
+        self.index = _Index(self._heard)
+        self.inside: dict[str, tuple[Callable[..., Any], ...]] = {}
+
+    # -- subscribing ---------------------------------------------------------------------------------------
+
+    def add(self, target: Any, fn: Callable[..., Any], *, priority: int = 0, owner: Callback | None = None) -> Handle:
+        """Subscribe a function to a target, or to each of several.
+
+        Args:
+            target: a moment (`Events.on_train_batch_end(every=3)`), an event class, a state's name (heard when it is
+                entered), a transition ("step -> validate"), a moment's or event's name, or several joined by `|`.
+            fn: gets the trainer and what the moment gives; for the rest the trainer, and the event if it takes two.
+            priority: a higher one is heard earlier; equal ones in the order of their registration.
+            owner: the callback it belongs to.
+
+        Raises:
+            CallerError: the target doesn't exist (the nearest are offered), or the function can't take what it gives.
+        """
+        targets = list(target) if isinstance(target, (EventsList, list, tuple)) else [target]
+        new = [self._subscription(each, fn, priority, owner) for each in targets]  # all are checked before one is kept
+        self._subscriptions.extend(new)
+        self._changed()
+        return Handle(self, new)
+
+    def add_callback(self, callback: Any) -> None:
+        """Subscribe a callback to every moment it overrides.
+
+        Raises:
+            CallerError: it isn't a `Callback`, or two have given themselves one name.
+        """
+        if not isinstance(callback, Callback):
+            raise CallerError(f"callbacks must be Callback instances, not {_called(callback)}")
+        key = callback.callback_name
+        if key in self.callbacks and key != type(callback).__name__:
+            raise CallerError(f"two callbacks are named {key!r}: their states would overwrite each other")
+        alike = [k for k in self.callbacks if k.split("#")[0] == key]
+        key = f"{key}#{len(alike) + 1}" if alike else key
+        self.callbacks[key] = callback
+        for name in (*MOMENTS, *ALIASES):
+            method = getattr(callback, name, None)
+            if method is not None and getattr(method, "__func__", method) is not vars(Callback).get(name):  # overridden
+                thin = getattr(method, "__tachograph_filter__", None)
+                fn = _bound(callback, method) if thin is not None else method
+                moment = Moment(moment_name(name), thin.copy() if thin is not None else None)
+                self.add(moment, fn, owner=callback)
+
+    def remove(self, subscriptions: Iterable[Subscription]) -> None:
+        """Take subscriptions back."""
+        gone = set(map(id, subscriptions))
+        self._subscriptions = [s for s in self._subscriptions if id(s) not in gone]
+        self._changed()
+
+    def _subscription(self, target: Any, fn: Callable[..., Any], priority: int, owner: Callback | None) -> Subscription:
+        kind, point = self._resolve(target)
+        if not callable(fn):
+            raise CallerError(f"a listener must be callable, not {_called(fn)}")
+        thin = target.filter if isinstance(target, Moment) and target.filter is not None else None
+        if thin is None and owner is None:
+            thin = getattr(fn, "__tachograph_filter__", None)
+            fn = getattr(fn, "__wrapped__", fn) if thin is not None else fn
+        if kind == "moment":
+            _check_arity(fn, point)
+        self._number += 1
+        return Subscription(kind, point, fn, thin, owner, self._key(point, fn, owner), (-priority, self._number))
+
+    def _key(self, point: str, fn: Callable[..., Any], owner: Callback | None) -> str:
+        if owner is not None:
+            return f"{next(k for k, c in self.callbacks.items() if c is owner)}/{point}"
+        key = f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}/{point}"
+        alike = sum(s.key.split("#")[0] == key for s in self._subscriptions)
+        return f"{key}#{alike + 1}" if alike else key
+
+    def _resolve(self, target: Any) -> tuple[str, str]:
+        if isinstance(target, Moment):
+            return "moment", target.name
+        if isinstance(target, type) and issubclass(target, Event):
+            return "event", self._known(target.__name__, self._machine.event_classes, "event")
+        if not isinstance(target, str):
+            raise CallerError(f"a listener hears a moment, an event, a state or a transition, not {_called(target)}")
+        if "->" in target:
+            source, dest = (self._known(part.strip(), self._machine.names, "state") for part in target.split("->", 1))
+            if not any(row.source == source and row.dest == dest for row in self._machine.rows):
+                from_here = sorted({f"{source} -> {row.dest}" for row in self._machine.rows if row.source == source})
+                raise CallerError(f"no row of the machine leads {source} -> {dest}. Known: {', '.join(from_here)}")
+            return "transition", f"{source} -> {dest}"
+        if target in self._machine.names:
+            return "state", target
+        if target in self._machine.event_classes:
+            return "event", target
+        if target in MOMENTS or target in ALIASES:
+            return "moment", moment_name(target)
+        known = [*MOMENTS, *ALIASES, *self._machine.names, *self._machine.event_classes]
+        raise CallerError(f"there is no moment, state or event {target!r}. {nearest(target, known)}")
+
+    def _known(self, name: str, names: Iterable[str], what: str) -> str:
+        if name not in names:
+            raise CallerError(f"the machine has no {what} {name!r}. {nearest(name, names)}")
+        return name
+
+    # -- dispatch ------------------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        self.index.clear()
+        self._subscriptions.sort(key=lambda s: s.order)
+        on_moments = {s.point for s in self._subscriptions if s.kind == "moment"}
+        self.inside = {name: tuple(s.call() for s in self._at("moment", name)) for name in on_moments}
+
+    def _at(self, kind: str, point: str) -> list[Subscription]:
+        return [s for s in self._subscriptions if s.kind == kind and s.point == point]
+
+    def _heard(self, source: str, event: type[Event], dest: str) -> Heard:
+        """List who hears a transition: its moments in their order, then its other listeners in theirs."""
+        heard: list[tuple[Callable[..., Any], Give | None]] = []
+        for moment in hangs_on(source, event.__name__, dest):
+            heard.extend((s.call(), _GIVEN.get(moment)) for s in self._at("moment", moment))
+        points = {("event", event.__name__), ("state", dest), ("transition", f"{source} -> {dest}")}
+        for s in self._subscriptions:
+            if (s.kind, s.point) in points:
+                heard.append((s.call(), _give_event if _takes_two(s.fn) else None))
+        return tuple(heard)
+
+    # -- memory --------------------------------------------------------------------------------------------
+
+    def _filters(self) -> dict[str, Filter]:
+        return {s.key: s.filter for s in self._subscriptions if s.filter is not None}
+
+    def state_dict(self, trainer: Any) -> dict[str, Any]:
+        """Return the memory of all callbacks and the counts of all filters, by their keys."""
+        states = {key: callback.on_save_checkpoint(trainer) for key, callback in self.callbacks.items()}
+        return {
+            "callbacks": {key: state for key, state in states.items() if state},
+            "filters": {key: f.state_dict() for key, f in self._filters().items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], trainer: Any, strict: bool = True) -> list[str]:
+        """Give all listeners their memory back.
+
+        Returns:
+            What was missing on either side, in words; always empty if `strict`.
+
+        Raises:
+            RestoreMismatch: `strict`, and an entry has no owner or an owner has no entry. Nothing was changed.
+        """
+        filters = self._filters()
+        stateful = {key for key, callback in self.callbacks.items() if callback.on_save_checkpoint(trainer)}
+        faults = [f"the snapshot holds the state of {k!r}, which this trainer lacks" for k in state["callbacks"] if k not in self.callbacks]
+        faults += [f"{k!r} has a state, which the snapshot lacks" for k in stateful - set(state["callbacks"])]
+        faults += [f"the snapshot holds the counts of the filter {k!r}, which this trainer lacks" for k in state["filters"] if k not in filters]
+        faults += [f"the filter {k!r} has counts, which the snapshot lacks" for k in filters if k not in state["filters"]]
+        if faults and strict:
+            raise RestoreMismatch(f"{'; '.join(sorted(faults))}. Give the same callbacks, or run(strict=False)")
+        for key, held in state["callbacks"].items():
+            if key in self.callbacks:
+                self.callbacks[key].on_load_checkpoint(trainer, held)
+        for key, counts in state["filters"].items():
+            if key in filters:
+                filters[key].load_state_dict(counts)
+        for fault in faults:
+            warnings.warn(fault, stacklevel=3)
+        return sorted(faults)
+
+    def check_plain(self, trainer: Any, is_tensor: Callable[[Any], bool]) -> None:
+        """Refuse a callback whose state couldn't be saved, now and not hours later.
+
+        Raises:
+            CallerError: it names the callback and the path of keys to what isn't plain data.
+        """
+        for key, callback in self.callbacks.items():
+            fault = plain_fault(callback.on_save_checkpoint(trainer), is_tensor)
+            if fault:
+                raise CallerError(f"the state of callback {key!r} must be plain data or tensors, but {fault}")
+
+
+class _Index(dict[tuple[str, type[Event], str], Heard]):
+    """(source, event class, dest) -> who hears it; made when it first occurs."""
+
+    def __init__(self, make: Callable[[str, type[Event], str], Heard]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: tuple[str, type[Event], str]) -> Heard:
+        heard = self[key] = self._make(*key)
+        return heard
+
+
+def plain_fault(value: Any, is_tensor: Callable[[Any], bool], path: str = "state") -> str:
+    """Say what in a tree isn't plain data, with its path of keys; "" if all is."""
+    if value is None or type(value) in (bool, int, float, str, bytes) or is_tensor(value):
+        return ""
+    if isinstance(value, dict):
+        for key, held in value.items():
+            if type(key) not in (bool, int, float, str):
+                return f"{path} has a key of type {type(key).__name__}"
+            fault = plain_fault(held, is_tensor, f"{path}[{key!r}]")
+            if fault:
+                return fault
+        return ""
+    if type(value) in (list, tuple):
+        return next(filter(None, (plain_fault(v, is_tensor, f"{path}[{i}]") for i, v in enumerate(value))), "")
+    return f"{path} is a {type(value).__name__}"
+
+
+def _give_event(trainer: Any, event: Event) -> tuple[Any, ...]:
+    return (event,)
+
+
+def _thinned(fn: Callable[..., Any], thin: Filter) -> Callable[..., Any]:
+    def thinned(trainer: Any, *args: Any) -> Any:
+        return fn(trainer, *args) if thin.passes(trainer) else None
+
+    return thinned
+
+
+def _once_announced(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def announced_once(trainer: Any, *args: Any) -> Any:
+        return None if trainer.trainer_state.seq <= trainer.announced_until else fn(trainer, *args)
+
+    return announced_once
+
+
+def _bound(callback: Callback, method: Any) -> Callable[..., Any]:
+    """Unwrap a filtered method, so that each instance counts for itself."""
+    inner = method.__wrapped__
+    return inner.__get__(callback) if not hasattr(inner, "__self__") else inner  # type: ignore[no-any-return]
+
+
+def _called(value: Any) -> str:
+    name = value.__name__ if isinstance(value, type) else type(value).__name__
+    return f"the class {name} (give an instance)" if isinstance(value, type) and issubclass(value, Callback) else name
+
+
+def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(fn)
+    except (TypeError, ValueError):  # builtins without one
+        return None
+
+
+def _check_arity(fn: Callable[..., Any], moment: str) -> None:
+    signature = _signature(fn)
+    if signature is None:
+        return
+    arguments = ("trainer", *MOMENTS[moment])
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        name = getattr(fn, "__qualname__", repr(fn))
+        raise CallerError(f"{moment} calls its listeners with ({', '.join(arguments)}), which {name}{signature} can't take") from error
+
+
+def _takes_two(fn: Callable[..., Any]) -> bool:
+    signature = _signature(fn)
+    if signature is None:
+        return False
+    try:
+        signature.bind("trainer", "event")
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,52 @@
+"""`Trainer.on`: on the class a decorator for trainers still to be built, on an instance a subscription there and then."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from tachograph.states import training_machine
+
+from .engine import Engine
+from .listeners import Listeners
+
+ALL = "all"
+_marked: dict[str | None, list[tuple[Any, Callable[..., Any]]]] = {}
+
+
+class OnDescriptor:
+    """Gives `Trainer.on` its two meanings."""
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return mark if instance is None else Engine.on.__get__(instance, owner)
+
+
+def mark(target: Any, marker: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Subscribe the decorated function in trainers that are built later.
+
+    Args:
+        target: what `Engine.on` takes.
+        marker: None: in the next trainer; "all": in every later one; another string: in those with this `marker`.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        CallerError: the target doesn't exist, or the function can't take what it gives; nothing was subscribed.
+    """
+
+    def subscribe(fn: Callable[..., Any]) -> Callable[..., Any]:
+        Listeners(training_machine()).add(target, fn)  # a trial, before it's kept
+        _marked.setdefault(marker, []).append((target, fn))
+        return fn
+
+    return subscribe
+
+
+def take_marked(marker: str | None) -> list[tuple[Any, Callable[..., Any]]]:
+    """Return what belongs to a trainer with this marker; functions without a marker are handed out once."""
+    if marker is not None and marker not in _marked:
+        warnings.warn(f"no function is marked {marker!r}", stacklevel=4)
+    named = _marked.get(marker, []) if marker not in (None, ALL) else []
+    return [*_marked.pop(None, []), *_marked.get(ALL, []), *named]

@@ -1,0 +1,139 @@
+"""The run directory: what a run is, told once in `run.json`, and how its settings may change at a resume."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tachograph.states.errors import CallerError, TachographError
+
+FORMAT = 1
+
+FIXED = ("machine", "model", "optimizers", "precision", "seed", "accumulation_steps", "data")
+"""Settings that decide what the bits are: a resume with another value is refused."""
+CHANGEABLE = ("n_epochs", "n_batches", "validate_every", "snapshot_every")
+"""Settings that may be changed at a resume; the new value is used and recorded."""
+
+
+class NotARun(TachographError, ValueError):
+    """A path isn't what it was given as: not a run directory, or one of a newer format."""
+
+
+class SettingsChanged(CallerError):
+    """A fixed setting differs from the run's; old and new are named, and nothing was changed."""
+
+
+def new_run_dir() -> Path:
+    """Name a run directory that nobody has: `runs/<UTC time>-<short id>`. It isn't created yet."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return Path("runs") / f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:6]}"
+
+
+def holds_a_run(path: Path) -> bool:
+    """Say whether a directory holds a run."""
+    return (path / "run.json").is_file()
+
+
+def create(path: Path, settings: Mapping[str, Any], environment: Mapping[str, Any], parent: Any = None) -> dict[str, Any]:
+    """Create a run directory and its `run.json`.
+
+    Raises:
+        CallerError: it holds a run already, or can't be created.
+    """
+    if holds_a_run(path):
+        raise CallerError(f"{path} holds a run already. Go on with run(resume_from='auto'), or give another run_dir")
+    about = {
+        "format": FORMAT,
+        "run": uuid.uuid4().hex,
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "parent": parent,
+        "world": 1,
+        "settings": dict(settings),
+        "environment": {"python": sys.version.split()[0], "tachograph": _version(), **environment},
+    }
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / "run.json", about)
+    except OSError as error:
+        raise CallerError(f"run_dir {path} can't be written: {error.strerror}. Give another run_dir, or None") from error
+    return about
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a run directory's `run.json`.
+
+    Raises:
+        FileNotFoundError: there is nothing at this path.
+        NotARun: it isn't a run directory, or its format is newer than this version reads.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no run at {path}")
+    try:
+        about = json.loads((path / "run.json").read_text())
+        version = about["format"]
+    except FileNotFoundError:
+        raise NotARun(f"{path} isn't a run directory: it has no run.json. {_runs_near(path)}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotARun(f"{path}/run.json can't be read: {error}") from error
+    if not isinstance(version, int) or version > FORMAT:
+        raise NotARun(f"{path} is of format {version}, but this version reads up to {FORMAT}: upgrade tachograph")
+    return about  # type: ignore[no-any-return]
+
+
+def compare_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Hold a resume's settings against the run's.
+
+    Returns:
+        The changeable settings that changed: name -> (old, new).
+
+    Raises:
+        SettingsChanged: a fixed setting changed.
+    """
+    changed = {k: (old[k], new[k]) for k in new if k in old and _plain(old[k]) != _plain(new[k])}
+    for name in FIXED:
+        if name in changed:
+            before, now = changed[name]
+            raise SettingsChanged(
+                f"this run's {name} is {before}, this trainer's {now}, and {name} is fixed for a run: use the old one, "
+                "or start a new run with another run_dir"
+            )
+    return changed
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file so that it is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w") as file:
+        json.dump(value, file, indent=2, default=str)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value, default=str))
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("tachograph")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _runs_near(path: Path) -> str:
+    for inner in (path, path.parent):
+        runs = sorted(p.parent.name for p in inner.glob("*/run.json")) if inner.is_dir() else []
+        if runs:
+            return f"Runs in {inner}: {', '.join(runs[-3:])}."
+    return ""

@@ -1,0 +1,272 @@
+"""Going on: which snapshot a run re-enters at, and what is restored in which order.
+
+The state is re-entered without a callback being called again. Then the run goes on, and what the dead process had
+recorded past the snapshot is expected of the transitions that follow.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from tachograph.drivers import NO_BATCH
+from tachograph.states import TrainerState
+from tachograph.states.errors import CallerError
+from tachograph.states.trainer_state import LIMITS, SCHEMA
+
+from . import recording, snapshots
+from .diff import Diverged, Divergence
+from .journal import Journal, JournalLock, Position, recover
+from .snapshots import Snapshot, SnapshotFault
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+GENESIS = Position(0, 0, "0" * 16)
+"""The point before the first transition of a run."""
+
+
+@attrs.frozen
+class Source:
+    """What `resume_from` names: a run, and a snapshot of it if one was given."""
+
+    run_dir: Path
+    snapshot: Snapshot | None
+
+
+@attrs.frozen
+class ResumeReport:
+    """Where a run was resumed.
+
+    Attributes:
+        run_dir: the run it goes on from.
+        snapshot: the snapshot's directory; None if there was none and the run began again.
+        seq: the transition it stands after.
+        to_match: how many recorded transitions will be re-executed.
+        passed_over: a sentence for each snapshot that couldn't be used.
+        changed: the settings that changed: name -> (old, new).
+    """
+
+    run_dir: Path
+    snapshot: Path | None
+    seq: int
+    to_match: int
+    passed_over: list[str]
+    changed: dict[str, tuple[Any, Any]]
+
+
+def find(resume_from: str | Path | None, run_dir: Path | None) -> Source | None:
+    """Read what `resume_from` names; None means that a new run begins.
+
+    Raises:
+        FileNotFoundError: there is nothing at that path.
+        NotARun: it is neither a run directory nor a snapshot.
+        SnapshotFault: it is a snapshot that isn't complete.
+        CallerError: "auto" without a run directory.
+    """
+    if resume_from is None:
+        return None
+    if resume_from == "auto":
+        if run_dir is None:
+            raise CallerError("resume_from='auto' looks into run_dir, which is None: give the trainer a run_dir")
+        return Source(run_dir, None) if recording.holds_a_run(run_dir) else None
+    path = Path(resume_from)
+    if not path.exists():
+        raise FileNotFoundError(f"resume_from: there is nothing at {path}")
+    if path.is_dir() and path.resolve().parent.name == "snapshots":
+        return Source(path.resolve().parent.parent, snapshots.read(path))
+    recording.load(path)
+    return Source(path, None)
+
+
+def intact_snapshot(source: Source) -> Snapshot:
+    """Return the snapshot that a source means, checked.
+
+    Raises:
+        SnapshotFault: the one that was given is damaged, or the run has none that is intact.
+    """
+    if source.snapshot is not None:
+        fault = source.snapshot.fault()
+        if fault:
+            raise SnapshotFault(f"{source.snapshot.path} is damaged: {fault}. Give another snapshot, or the run directory")
+        return source.snapshot
+    found, skipped = snapshots.newest(source.run_dir, _live(Journal(source.run_dir)))
+    if found is None:
+        raise SnapshotFault(f"{source.run_dir} has no intact snapshot. {' '.join(skipped)}")
+    return found
+
+
+def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> None:
+    """Stand an engine where a run goes on, with its recording open.
+
+    Raises:
+        SettingsChanged: a fixed setting differs.
+        RestoreFault, RestoreMismatch: the snapshot doesn't fit the driver or the listeners.
+        JournalBusy, JournalCorrupt: the journal is being written, or is damaged.
+    """
+    about = recording.load(source.run_dir)
+    here = engine.adopts(source.run_dir)
+    lock = JournalLock(source.run_dir) if here else None
+    try:
+        if here:
+            _report_cut(engine, recover(source.run_dir))
+            snapshots.clean(source.run_dir)
+        journal = Journal(source.run_dir)
+        changed = engine.take_settings(about)
+        if source.snapshot is not None:
+            snapshot, passed_over = intact_snapshot(source), []
+        else:
+            snapshot, passed_over = snapshots.newest(source.run_dir, _live(journal))
+        _restore(engine, source.run_dir, about, journal, snapshot, passed_over, changed, lock, strict, on_divergence)
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
+
+
+def _restore(
+    engine: Engine,
+    run_dir: Path,
+    about: dict[str, Any],
+    journal: Journal,
+    snapshot: Snapshot | None,
+    passed_over: list[str],
+    changed: dict[str, tuple[Any, Any]],
+    lock: Any,
+    strict: bool,
+    on_divergence: str,
+) -> None:
+    start = GENESIS if snapshot is None else Position(snapshot.incarnation, snapshot.seq, snapshot.chain)
+    expected = journal.expected_after(start.incarnation, start.seq) if journal.incarnations else {}
+    last = journal.last
+    batch: Any = NO_BATCH
+    if snapshot is None:
+        engine._prepare()
+    else:
+        batch = _load(engine, snapshot, strict)
+    lost = None if snapshot is None else snapshot.about()["unwritten"]
+    _record(engine, about, journal, start, lost, lock)
+    engine.announced_until = last.seq if last is not None and lock is not None else start.seq
+    report = ResumeReport(run_dir, snapshot and snapshot.path, start.seq, len(expected), passed_over, changed)
+    _tell(engine, report, snapshot)
+    if engine._recorder is not None and lock is not None and not set(changed) - {*LIMITS, "n_batches", "snapshot_every"}:
+        engine._recorder.expect(dict(expected), _saying(engine, start.seq), _on_divergence(engine, on_divergence))
+    if snapshot is not None:
+        engine._reenter(engine.trainer_state, batch, fresh=True)
+        engine._hear_inside("on_after_resume", report)
+        assert engine.driver is not None
+        engine.driver.restore_generators()  # the last act: nothing may draw after it
+        if lock is None:
+            engine._snapshot()  # a run of its own must not depend on its parent's files
+
+
+def _load(engine: Engine, snapshot: Snapshot, strict: bool) -> Any:
+    """Restore driver, listeners, the user's state and the position; return the batch in hand."""
+    if engine.driver is None:
+        raise CallerError("this engine has no driver, so it can't restore a snapshot")
+    held = snapshot.about()
+    state = _state(type(engine.trainer_state), held)
+    if state.state not in engine.machine.names or state.state in engine.machine.final:
+        raise SnapshotFault(f"{snapshot.path} was taken in state '{state.state}', which this machine can't enter")
+    engine._prepare()
+    extra, batch = engine.driver.load(snapshot.path)
+    engine.listeners.load_state_dict(extra["listeners"], engine, strict)
+    engine._take_user_state(extra["user"])
+    engine.trainer_state = engine._with_limits(state)
+    return batch
+
+
+def _record(engine: Engine, about: dict[str, Any], journal: Journal, start: Position, lost: Any, lock: Any) -> None:
+    """Open this process's part of the recording: a new incarnation, or a new run with this one as its parent."""
+    if engine.run_dir is None:
+        return
+    if lock is None:
+        parent = {"run": about["run"], **attrs.asdict(start)}
+        about = recording.create(engine.run_dir, engine._settings(), engine._environment(), parent)
+        engine._recorder = engine._open_recorder(about, incarnation=0, parent=attrs.evolve(start, incarnation=-1))
+        return
+    number = journal.incarnations[-1].number + 1 if journal.incarnations else 0
+    before = start
+    if lost is not None and journal.last is not None and journal.last.seq == start.seq - 1:
+        before = Position(start.incarnation, start.seq - 1, journal.last.chain)  # its record travelled in the snapshot
+    recorder = engine._recorder = engine._open_recorder(
+        about, incarnation=number, parent=before if journal.incarnations else None, lock=lock
+    )
+    if before is not start:
+        recorder.rewrite(lost[0].encode(), lost[1])
+        record = Journal(engine.run_dir).seek(start.seq)
+        event = engine.machine.event_classes[record.event](**record.data)
+        engine._hear(record.source, event, record.dest)
+
+
+def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> None:
+    for sentence in report.passed_over:
+        warnings.warn(sentence, stacklevel=5)
+    inexact = snapshot is not None and not snapshot.exact
+    if inexact:
+        warnings.warn(
+            f"{report.snapshot} was taken when an error had struck inside a state's work: what follows isn't exact", stacklevel=5
+        )
+    if engine._recorder is not None:
+        name = None if report.snapshot is None else report.snapshot.name
+        changed = {k: list(v) for k, v in report.changed.items()}
+        engine._recorder.side(
+            "resumed", snapshot=name, at=report.seq, passed_over=report.passed_over, changed=changed, exact=not inexact
+        )
+    where = "from the beginning: there was no snapshot" if snapshot is None else f"at {report.seq:,}"
+    engine.say(f"resumed {where}; {report.to_match:,} recorded transitions to re-execute")
+    for name, (old, new) in report.changed.items():
+        engine.say(f"{name} changed from {old} to {new}")
+
+
+def _saying(engine: Engine, seq: int) -> Callable[[str], None]:
+    return lambda text: engine.say(f"resumed at {seq:,}; {text}")
+
+
+def _on_divergence(engine: Engine, policy: str) -> Callable[[Divergence], None]:
+    def diverged(found: Divergence) -> None:
+        error = Diverged(found)
+        if policy == "raise":
+            raise error
+        warnings.warn(f"{error}; the run goes on", stacklevel=4)
+        engine.say(str(error))
+
+    return diverged
+
+
+def _report_cut(engine: Engine, recovery: Any) -> None:
+    for cut in recovery.cut:
+        engine.say(f"{cut.file} ended in a torn record: {cut.bytes} bytes were put aside in {cut.aside}")
+
+
+def _live(journal: Journal) -> Callable[[int, int], bool]:
+    """Return `is_live(incarnation, seq)`: the point is on the history that a resume goes on from."""
+    bounds: dict[int, float] = {}
+    lives = {life.number: life for life in journal.incarnations}
+    number: int = max(lives, default=-1)
+    bound = float("inf")
+    while number in lives:
+        bounds[number] = bound
+        parent = lives[number].parent
+        if parent is None:
+            break
+        number, bound = parent.incarnation, min(bound, parent.seq)
+    return lambda incarnation, seq: seq <= bounds.get(incarnation, -1)
+
+
+def schema_of(state: Any) -> int:
+    """Return the version of a state's fields, for a snapshot."""
+    return SCHEMA if isinstance(state, TrainerState) else 0
+
+
+def _state(cls: type, held: dict[str, Any]) -> Any:
+    if issubclass(cls, TrainerState):
+        return cls.from_dict(held["state"], held["schema"])
+    return cls(**held["state"])
+
+
+__all__ = ["GENESIS", "ResumeReport", "Source", "enter", "find", "intact_snapshot", "schema_of"]

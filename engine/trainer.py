@@ -1,0 +1,682 @@
+"""`Trainer`: the engine with the training machine, put together. Each state's work is one short method here.
+
+This module is the composition root: it checks what the caller gave, builds driver, evaluator and listeners, and knows the
+settings. What is counted, decided and recorded is the machine's and the engine's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from tachograph.drivers import NO_BATCH, Driver, LossFault, choose_driver
+from tachograph.drivers.matching import as_mapping, mapping_fn
+from tachograph.states import (
+    EpochBegan,
+    EpochEnded,
+    Event,
+    Exhausted,
+    Fetched,
+    SanityChecked,
+    Started,
+    Stepped,
+    Stopped,
+    TrainerState,
+    Validated,
+    training_machine,
+)
+from tachograph.states.errors import CallerError, nearest
+from tachograph.states.fetch import due_at_epoch_end
+from tachograph.states.step import due_after_step, window_size
+
+from .callbacks.callback import Callback
+from .callbacks.progress import Progress
+from .engine import Engine
+from .evaluator import Evaluator
+from .legality import StepCheck
+from .marked import OnDescriptor, take_marked
+from .user_state import State
+
+_SETTINGS: dict[str, Any] = {
+    # the reference trainer's keyword arguments, with their defaults
+    "n_batches": -1,
+    "monitor": None,
+    "larger_better": True,
+    "train_fn": None,
+    "evaluate_fn": None,
+    "train_input_mapping": None,
+    "train_output_mapping": None,
+    "evaluate_input_mapping": None,
+    "evaluate_output_mapping": None,
+    "model_wo_auto_param_call": False,
+    "model_use_eval_mode": True,
+    "progress_bar": "auto",
+    "set_grad_to_none": True,
+    "torch_non_blocking": True,
+    "torch_kwargs": None,
+    # accepted for code written for it; with one process they change nothing
+    "data_device": None,
+    "torch_ddp_kwargs": None,
+    "use_dist_sampler": None,
+    "use_eval_dist_sampler": None,
+    "output_from_new_proc": "only_error",
+    "check_dataloader_legality": True,
+}
+_OUTSIDE_AN_EPOCH = ("init", "sanity_check", "epoch_begin", "epoch_end")
+
+
+class Trainer(Engine):
+    """Trains a model.
+
+    Args:
+        model: an `nn.Module`. For a batch, its `train_step` is called if it has one, else its forward pass: a dict
+            batch fills the parameters by name, any other is passed whole. It returns a dict or dataclass with `loss`.
+        driver: "torch", "auto", or a `Driver`.
+        train_dataloader: one loader: a `DataLoader`, or anything that can be iterated over again and again.
+        optimizers: one torch optimizer or a sequence of them.
+        device: where to train; None: where the model's parameters are.
+        n_epochs: how many epochs in all; a run that is extended counts those it has done. None: no limit.
+        validate_dataloaders: one loader, or a dict name -> loader; given if and only if `metrics` is.
+        batch_step_fn: `f(trainer, batch)`, replaces the step: it calls `trainer.train_step`, `backward`, `step`, `zero_grad`.
+        validate_batch_step_fn: `f(evaluator, batch)`, replaces the evaluation of a batch.
+        validate_mode: "validate" or "test": which of the model's methods is looked for first.
+        callbacks: one `Callback` or a sequence of them.
+        metrics: a dict name -> metric; see `Evaluator`.
+        validate_every: n > 0: after every n batches of the run; -n: at the end of every n-th epoch; or `f(trainer) -> bool`,
+            asked after every batch, with the batch counted.
+        input_mapping: applied to each batch; a callable, or a dict old name -> new name.
+        output_mapping: applied to the model's outputs likewise.
+        accumulation_steps: micro-batches in a window, >= 1. The gradient of a window is the mean over the micro-batches
+            really in it; the last, shorter window of an epoch is closed at its end.
+        fp16: the same as `precision="fp16"`.
+        marker: takes the functions that were subscribed with `Trainer.on(..., marker=...)`.
+        run_dir: where the journal and the snapshots go; "auto": `runs/<UTC time>-<short id>`; None: nothing is kept.
+        seed: of the data order and of all generators; None takes torch's initial seed, and leaves the generators alone.
+        precision: "fp32", "bf16" or "fp16".
+        snapshot_every: "epoch", n batches, a time such as "10min", or None: only at signals and errors.
+        kwargs: the reference trainer's: `n_batches`, `monitor`, `larger_better`, `train_fn`, `evaluate_fn`,
+            `train_input_mapping` and so on, `model_wo_auto_param_call`, `progress_bar` ("auto", "rich", "plain", None),
+            `set_grad_to_none`, `torch_kwargs`.
+
+    Raises:
+        CallerError: an argument can't be used; the message says which, and what would be. Nothing was written.
+    """
+
+    on = OnDescriptor()  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        model: Any,
+        driver: str | Driver,
+        train_dataloader: Any,
+        optimizers: Any,
+        device: Any = "cpu",
+        n_epochs: int | None = 20,
+        validate_dataloaders: Any = None,
+        batch_step_fn: Callable[[Trainer, Any], Any] | None = None,
+        validate_batch_step_fn: Callable[[Evaluator, Any], Any] | None = None,
+        validate_mode: str = "validate",
+        callbacks: Any = None,
+        metrics: Mapping[str, Any] | None = None,
+        validate_every: int | Callable[..., bool] = -1,
+        input_mapping: Any = None,
+        output_mapping: Any = None,
+        accumulation_steps: int = 1,
+        fp16: bool = False,
+        marker: str | None = None,
+        run_dir: str | Path | None = "auto",
+        seed: int | None = None,
+        precision: str | None = None,
+        snapshot_every: int | str | None = "epoch",
+        **kwargs: Any,
+    ) -> None:
+        given = _known(kwargs)
+        self._auto_dir = run_dir == "auto"
+        self.accumulation_steps = _count(accumulation_steps, "accumulation_steps")
+        self._validate_every = _cadence(validate_every)
+        self._n_batches = _limit(given["n_batches"], "n_batches")
+        self.monitor = given["monitor"]
+        self.larger_better: bool = given["larger_better"]
+        if (metrics is None) != (validate_dataloaders is None):
+            lacking = "metrics" if metrics is None else "validate_dataloaders"
+            raise CallerError(f"metrics and validate_dataloaders belong together: {lacking} is missing")
+        self._seed_given = seed is not None
+        train = choose_driver(driver, model, device, **_driver_options(driver, precision, fp16, given))
+        train.set_optimizers(optimizers)
+        train.set_dataloader(train_dataloader)
+        train.input_mapping = _one_mapping("input", input_mapping, given["train_input_mapping"])
+        self._output_mapping = _one_mapping("output", output_mapping, given["train_output_mapping"])
+        self.train_dataloader = train_dataloader
+        self.seed = train.initial_seed() if seed is None else _seed(seed)
+        self.evaluator = self._evaluator(
+            train, model, validate_dataloaders, metrics, validate_batch_step_fn, validate_mode, input_mapping, output_mapping, given
+        )
+        self._step_fn = self._default_step if batch_step_fn is None else _step_fn(batch_step_fn)
+        self.batch_indices: Any = None
+        self.last_loss: float | None = None
+        self.step_skipped = False
+        self.state = State()
+        self._losses: list[Any] = []
+        self._divisor, self._closes, self._rescale = 1, True, 1.0
+        self._num_eval = -1
+        self._sanity = 0
+        limit = TrainerState(n_epochs=_epochs(n_epochs, self._n_batches), total_batches=self._n_batches)
+        perform = {
+            "init": self._init,
+            "sanity_check": self._sanity_check,
+            "epoch_begin": self._epoch_begin,
+            "fetch": self._fetch,
+            "step": self._step,
+            "validate": self._validate,
+            "epoch_end": self._epoch_end,
+        }
+        super().__init__(
+            training_machine(), perform, state=limit, driver=train, run_dir=run_dir, snapshot_every=snapshot_every
+        )
+        self._snapshot_every = snapshot_every
+        for target, fn in take_marked(marker):
+            self.listeners.add(target, fn)
+        for callback in _with_progress(callbacks, given["progress_bar"]):
+            self.listeners.add_callback(callback)
+        self._check = StepCheck(self) if batch_step_fn is not None else None
+        self._hear_inside("on_after_trainer_initialized", train)
+        self.listeners.check_plain(self, train.is_tensor)
+
+    # -- for users -----------------------------------------------------------------------------------------
+
+    def run(  # type: ignore[override]
+        self,
+        num_train_batch_per_epoch: int = -1,
+        num_eval_batch_per_dl: int = -1,
+        num_eval_sanity_batch: int = 2,
+        resume_from: str | Path | None = None,
+        resume_training: bool = True,
+        catch_KeyboardInterrupt: bool | None = None,
+        *,
+        on_divergence: str = "warn",
+        strict: bool = True,
+    ) -> TrainerState:
+        """Train until the limits are reached or somebody asks to stop.
+
+        A second call goes on where the first one ended, if the limits allow it.
+
+        Args:
+            num_train_batch_per_epoch: batches to use of an epoch, > 0; -1 uses all.
+            num_eval_batch_per_dl: batches to use of each validation loader, > 0; -1 uses all.
+            num_eval_sanity_batch: batches for the sanity check; 0 leaves it out, -1 uses all.
+            resume_from: a run directory, a snapshot, or "auto": go on if `run_dir` holds a run, else start.
+            resume_training: False takes only the model and the optimizers from `resume_from`, and starts a new run.
+            catch_KeyboardInterrupt: return normally after Ctrl-C; None: only in a REPL or a notebook.
+            on_divergence: "warn" or "raise" when a re-executed transition differs from the recorded one.
+            strict: False lets a resume go on with listeners whose saved state is missing, with a warning.
+
+        Returns:
+            The final state.
+
+        Raises:
+            CallerError: an argument can't be used.
+            FileNotFoundError, NotARun, SnapshotFault, SettingsChanged, RestoreFault: `resume_from` can't be gone on from.
+            BaseException: whatever the model, the data or a listener raised; the journal says where.
+        """
+        _batches(num_train_batch_per_epoch, "num_train_batch_per_epoch")
+        _batches(num_eval_batch_per_dl, "num_eval_batch_per_dl")
+        if num_eval_sanity_batch != 0:
+            _batches(num_eval_sanity_batch, "num_eval_sanity_batch")
+        assert self.driver is not None
+        self.driver.set_dataloader(self.train_dataloader, num_train_batch_per_epoch)
+        self._num_eval = num_eval_batch_per_dl
+        self._sanity = num_eval_sanity_batch if self.evaluator is not None else 0
+        try:
+            return super().run(  # type: ignore[no-any-return]
+                resume_from=resume_from, resume_training=resume_training, on_divergence=on_divergence, strict=strict
+            )
+        except KeyboardInterrupt:
+            if not (_interactive() if catch_KeyboardInterrupt is None else catch_KeyboardInterrupt):
+                raise
+            return self.trainer_state  # type: ignore[no-any-return]
+
+    def add_callback_fn(self, event: Any, fn: Callable[..., Any]) -> Any:
+        """Subscribe a function, as `on` does; the reference trainer's name for it."""
+        return self.listeners.add(event, fn)
+
+    def validate(self, num_eval_batch_per_dl: int = -1) -> dict[str, Any]:
+        """Run the evaluator by hand; training doesn't notice, and no transition is recorded.
+
+        Raises:
+            CallerError: this trainer has no metrics.
+        """
+        if self.evaluator is None:
+            raise CallerError("this trainer has nothing to validate: give it metrics and validate_dataloaders")
+        return self.evaluator.run(num_eval_batch_per_dl)
+
+    # helpers of a custom step; the default step is made of them
+
+    def train_step(self, batch: Any) -> Any:
+        """Run the model on a batch, under the precision, and map its outputs."""
+        outputs = self.driver.train_step(batch)  # type: ignore[union-attr]
+        return outputs if self._output_mapping is None else self._output_mapping(outputs)
+
+    def backward(self, outputs: Any) -> None:
+        """Add the gradients of the outputs' loss, divided by the micro-batches in the window.
+
+        Raises:
+            LossFault: the outputs hold no loss.
+        """
+        inside = self.listeners.inside
+        if "on_before_backward" in inside:
+            self._hear_inside("on_before_backward", outputs)
+        loss = extract_loss(outputs)
+        self._losses.append(loss)
+        self.driver.backward(loss, self._divisor)  # type: ignore[union-attr]
+        if "on_after_backward" in inside:
+            self._hear_inside("on_after_backward")
+
+    def step(self) -> None:
+        """Take the optimizer step, if this batch closes the accumulation window."""
+        if not self._closes:
+            return
+        inside, driver = self.listeners.inside, self.driver
+        if "on_before_optimizer_step" in inside:
+            self._hear_inside("on_before_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
+        self.step_skipped = not driver.optimizer_step(self._rescale)  # type: ignore[union-attr]
+        if self.step_skipped:
+            self._hear_inside("on_skipped_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
+        if "on_after_optimizer_step" in inside:
+            self._hear_inside("on_after_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
+
+    def zero_grad(self) -> None:
+        """Clear the gradients, if this batch closes the accumulation window."""
+        if not self._closes:
+            return
+        inside, driver = self.listeners.inside, self.driver
+        if "on_before_zero_grad" in inside:
+            self._hear_inside("on_before_zero_grad", driver.optimizers)  # type: ignore[union-attr]
+        driver.zero_grad()  # type: ignore[union-attr]
+        if "on_after_zero_grad" in inside:
+            self._hear_inside("on_after_zero_grad", driver.optimizers)  # type: ignore[union-attr]
+
+    def move_data_to_device(self, batch: Any) -> Any:
+        """Move a batch to the device."""
+        return self.driver.to_device(batch)  # type: ignore[union-attr]
+
+    def extract_loss_from_outputs(self, outputs: Any) -> Any:
+        """Return the loss in a step's outputs; see `extract_loss`."""
+        return extract_loss(outputs)
+
+    # -- the work of the states ----------------------------------------------------------------------------
+
+    def _init(self, state: TrainerState) -> Event:
+        return Started(sanity_check=self._sanity != 0)
+
+    def _sanity_check(self, state: TrainerState) -> Event:
+        assert self.evaluator is not None
+        return SanityChecked(results=self.evaluator.run(self._sanity))
+
+    def _epoch_begin(self, state: TrainerState) -> Event:
+        driver = self.driver
+        driver.train_mode()  # type: ignore[union-attr]
+        batches = driver.open_epoch(state.cur_epoch_idx, 0)  # type: ignore[union-attr]
+        return EpochBegan(epoch=state.cur_epoch_idx, num_batches_per_epoch=batches)
+
+    def _fetch(self, state: TrainerState) -> Event:
+        limit = self._n_batches
+        if limit is not None and state.global_forward_batches >= limit and self._more_in_epoch(state):
+            return Stopped(reason=f"the limit of {limit} batches is reached")
+        driver = self.driver
+        batch = driver.next_batch()  # type: ignore[union-attr]
+        if batch is NO_BATCH:
+            return self._exhausted(state)
+        self.batch, self.batch_indices = batch, driver.batch_ids  # type: ignore[union-attr]
+        return Fetched(ids=driver.digest_of_ids)  # type: ignore[union-attr]
+
+    @staticmethod
+    def _more_in_epoch(state: TrainerState) -> bool:
+        return state.num_batches_per_epoch is None or state.batch_idx_in_epoch < state.num_batches_per_epoch
+
+    def _exhausted(self, state: TrainerState) -> Event:
+        if state.batch_idx_in_epoch == 0 and state.global_forward_batches == 0:
+            raise CallerError("train_dataloader made no batch at all in its first epoch")
+        flushed = state.accumulated > 0
+        if flushed:  # only now the window's length is known: its micro-batches were divided by the full one
+            self._closes, self._rescale = True, self.accumulation_steps / state.accumulated
+            self.step()
+            self.zero_grad()
+            self._rescale = 1.0
+        every = self._validate_every
+        due = self.evaluator is not None and type(every) is int and due_at_epoch_end(every, state)
+        return Exhausted(validate_due=due, flushed=flushed and not self.step_skipped)
+
+    def _step(self, state: TrainerState) -> Event:
+        driver, steps = self.driver, self.accumulation_steps
+        if steps != 1:
+            self._divisor = window_size(state, steps)
+            self._closes = state.accumulated + 1 >= self._divisor
+        self.step_skipped = False
+        losses = self._losses = []
+        self._step_fn(self, self.batch)
+        if self._check is not None:
+            self._check = self._check.after_step()
+        loss = self.last_loss = driver.scalar(losses[0] if len(losses) == 1 else _sum(losses))  # type: ignore[union-attr]
+        self._losses = []
+        event = Stepped(
+            loss=loss,
+            lr=driver.learning_rates(),  # type: ignore[union-attr]
+            samples=driver.batch_samples,  # type: ignore[union-attr]
+            rng=driver.rng_digest(),  # type: ignore[union-attr]
+            closed=self._closes,
+            skipped=self.step_skipped,
+        )
+        if self.evaluator is not None and self._due(state, event):
+            event = attrs.evolve(event, validate_due=True)
+        self.batch = self.batch_indices = None
+        return event
+
+    def _due(self, state: TrainerState, event: Stepped) -> bool:
+        every = self._validate_every
+        if type(every) is int:
+            return due_after_step(every, state)
+        self.trainer_state = event.fold(state, "fetch")  # the function is promised a counted batch
+        try:
+            return bool(every(self))  # type: ignore[operator]
+        finally:
+            self.trainer_state = state
+
+    def _validate(self, state: TrainerState) -> Event:
+        assert self.evaluator is not None
+        return Validated(results=self.evaluator.run(self._num_eval))
+
+    def _epoch_end(self, state: TrainerState) -> Event:
+        return EpochEnded(epoch=state.cur_epoch_idx)
+
+    @staticmethod
+    def _default_step(trainer: Trainer, batch: Any) -> None:
+        outputs = trainer.train_step(batch)
+        trainer.backward(outputs)
+        trainer.step()
+        trainer.zero_grad()
+
+    # -- what the engine asks ------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        driver = self.driver
+        assert driver is not None
+        driver.setup(self.seed, self._seed_given)
+        if self.trainer_state.seq == 0:
+            if self._seed_given:
+                driver.seed_generators(self.seed)
+            driver.zero_grad()
+        self.trainer_state = self._with_limits(self.trainer_state)
+
+    def _settings(self) -> dict[str, Any]:
+        assert self.driver is not None
+        every = self._validate_every
+        return {
+            "machine": self.machine.digest,
+            **self.driver.fingerprint(),
+            "seed": self.seed,
+            "seed_given": self._seed_given,
+            "accumulation_steps": self.accumulation_steps,
+            "n_epochs": self.trainer_state.n_epochs,
+            "n_batches": self._n_batches,
+            "validate_every": every if type(every) is int else getattr(every, "__qualname__", "a function"),
+            "snapshot_every": self._snapshot_every,
+        }
+
+    def adopts(self, run_dir: Path) -> bool:
+        if self._auto_dir and self.run_dir is not None:
+            self.run_dir, self._auto_dir = run_dir, False
+        return super().adopts(run_dir)
+
+    def take_settings(self, about: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+        held = about["settings"]
+        if not self._seed_given:  # a seed that nobody gave is the run's
+            self.seed, self._seed_given = held.get("seed", self.seed), held.get("seed_given", False)
+        return super().take_settings(about)
+
+    def _with_limits(self, state: TrainerState) -> TrainerState:
+        mine = self.trainer_state
+        n_epochs, total = mine.n_epochs, self._n_batches
+        length = state.num_batches_per_epoch
+        if length is None and self.driver is not None:
+            length = self.driver.length()
+        if length and total is not None:
+            n_epochs = -(-total // length)
+        elif length and n_epochs is not None:
+            total = n_epochs * length
+        return attrs.evolve(state, num_batches_per_epoch=length, n_epochs=n_epochs, total_batches=total)
+
+    def _has_work(self, state: TrainerState) -> bool:
+        if state.state == "epoch_end":
+            more_epochs = state.n_epochs is None or state.cur_epoch_idx + 1 < state.n_epochs
+            return more_epochs and (self._n_batches is None or state.global_forward_batches < self._n_batches)
+        return self._n_batches is None or state.global_forward_batches < self._n_batches
+
+    def _reenter(self, state: TrainerState, batch: Any, fresh: bool) -> None:
+        if state.state in _OUTSIDE_AN_EPOCH or state.epoch_exhausted:
+            return
+        driver = self.driver
+        assert driver is not None
+        in_hand = state.state == "step" and batch is not NO_BATCH
+        driver.open_epoch(state.cur_epoch_idx, state.batch_idx_in_epoch + in_hand)
+        if state.state == "step":
+            self.batch = batch if in_hand else driver.next_batch()
+            self.batch_indices = driver.batch_ids
+
+    def _user_state(self) -> dict[str, Any]:
+        return dict(self.state)
+
+    def _take_user_state(self, held: dict[str, Any]) -> None:
+        self.state.clear()
+        self.state.update(held)
+
+    def _where(self, state: TrainerState) -> str:
+        where = f"in state '{state.state}', epoch {state.cur_epoch_idx}, batch {state.batch_idx_in_epoch}, after transition {state.seq}"
+        return where if self.batch_indices is None else f"{where}; the batch holds the samples {_short(self.batch_indices)}"
+
+    def _failed(self, error: BaseException) -> Any:
+        failed = super()._failed(error)
+        return failed if self.batch_indices is None else attrs.evolve(failed, ids=_short(self.batch_indices))
+
+    # -- building ------------------------------------------------------------------------------------------
+
+    def _evaluator(
+        self,
+        driver: Driver,
+        model: Any,
+        loaders: Any,
+        metrics: Any,
+        step_fn: Any,
+        mode: str,
+        input_mapping: Any,
+        output_mapping: Any,
+        given: dict[str, Any],
+    ) -> Evaluator | None:
+        if mode not in ("validate", "test"):
+            raise CallerError(f"validate_mode must be 'validate' or 'test', not {mode!r}")
+        if metrics is None:
+            return None
+        evaluator = Evaluator(
+            model,
+            loaders,
+            metrics,
+            driver,
+            batch_step_fn=step_fn,
+            mode=mode,
+            input_mapping=_one_mapping("input", input_mapping, given["evaluate_input_mapping"]),
+            output_mapping=_one_mapping("output", output_mapping, given["evaluate_output_mapping"]),
+            verbose=0,
+            evaluate_fn=given["evaluate_fn"],
+            model_use_eval_mode=given["model_use_eval_mode"],
+            model_wo_auto_param_call=given["model_wo_auto_param_call"],
+        )
+        evaluator.before_batch = lambda batch: self._hear_inside("on_validate_batch_begin", batch)
+        evaluator.after_batch = lambda: self._hear_inside("on_validate_batch_end")
+        return evaluator
+
+
+def _mirror(name: str) -> property:
+    def read(trainer: Trainer) -> Any:
+        return getattr(trainer.trainer_state, name)
+
+    def write(trainer: Trainer, value: Any) -> None:
+        trainer.trainer_state = attrs.evolve(trainer.trainer_state, **{name: value})
+
+    return property(read, write, doc=f"`trainer_state.{name}`.")
+
+
+for _name in (
+    "n_epochs",
+    "cur_epoch_idx",
+    "global_forward_batches",
+    "batch_idx_in_epoch",
+    "num_batches_per_epoch",
+    "total_batches",
+):
+    setattr(Trainer, _name, _mirror(_name))
+del _name
+
+
+def extract_loss(outputs: Any) -> Any:
+    """Return the loss in a training step's outputs: `outputs["loss"]` of a dict, `outputs.loss` of a dataclass.
+
+    Raises:
+        LossFault: there is none; it names what there is.
+    """
+    if isinstance(outputs, dict):
+        if "loss" in outputs:
+            return outputs["loss"]
+        held: Any = sorted(map(str, outputs))
+    else:
+        found = as_mapping(outputs)
+        loss = getattr(outputs, "loss", None)
+        if loss is not None:
+            return loss
+        held = sorted(map(str, found)) if found is not None else f"a {type(outputs).__name__}"
+    raise LossFault(
+        f"the training step must return a dict or dataclass with 'loss', but it returned {held}. Return one, or name it with "
+        "output_mapping={'its name': 'loss'}"
+    )
+
+
+def _sum(losses: list[Any]) -> Any:
+    return sum(losses[1:], losses[0]) if losses else None
+
+
+def _short(ids: Any, most: int = 64) -> str:
+    held = list(ids)
+    return repr(held) if len(held) <= most else f"{held[:most]!r} and {len(held) - most} more"
+
+
+def _interactive() -> bool:
+    return hasattr(sys, "ps1") or "ipykernel" in sys.modules
+
+
+def _known(kwargs: dict[str, Any]) -> dict[str, Any]:
+    for name in kwargs:
+        if name not in _SETTINGS:
+            own = [*inspect.signature(Trainer.__init__).parameters, *_SETTINGS]
+            raise CallerError(f"Trainer has no argument {name!r}. {nearest(name, set(own) - {'self', 'kwargs'})}")
+    return {**_SETTINGS, **kwargs}
+
+
+def _count(value: Any, name: str) -> int:
+    if type(value) is not int or value < 1:
+        raise CallerError(f"{name} must be an integer >= 1, not {value!r}")
+    return value
+
+
+def _batches(value: Any, name: str) -> int:
+    if type(value) is not int or value == 0 or value < -1:
+        raise CallerError(f"{name} must be -1 (all) or an integer > 0, not {value!r}")
+    return value
+
+
+def _limit(value: Any, name: str) -> int | None:
+    if value is None or value == -1:
+        return None
+    if type(value) is not int or value < 0:
+        raise CallerError(f"{name} must be -1 (no limit) or an integer >= 0, not {value!r}")
+    return value
+
+
+def _epochs(n_epochs: Any, n_batches: int | None) -> int | None:
+    if n_batches is not None or n_epochs is None:
+        return None
+    if type(n_epochs) is not int or n_epochs < 0:
+        raise CallerError(f"n_epochs must be an integer >= 0 or None, not {n_epochs!r}")
+    return n_epochs
+
+
+def _seed(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise CallerError(f"seed must be an integer from 0 to 2**63 - 1, not {value!r}")
+    return value
+
+
+def _cadence(every: Any) -> Any:
+    if callable(every):
+        return _asking(every)
+    if type(every) is not int or every == 0:
+        raise CallerError(
+            f"validate_every must be n > 0 (batches), -n (epochs) or a function f(trainer) -> bool, not {every!r}"
+        )
+    return every
+
+
+def _asking(every: Callable[..., Any]) -> Callable[[Any], bool]:
+    from .events import Filter
+
+    parameters = [p for p in inspect.signature(every).parameters.values() if p.default is p.empty]
+    if len(parameters) == 1:
+        return every
+    if len(parameters) == 2:  # the reference trainer's first contract: (filter, trainer)
+        count = Filter(filter_fn=every)
+        return count.passes
+    raise CallerError(f"validate_every must take (trainer), but {every!r} takes {len(parameters)} arguments")
+
+
+def _step_fn(fn: Any) -> Callable[..., Any]:
+    needed = [p for p in inspect.signature(fn).parameters.values() if p.default is p.empty] if callable(fn) else []
+    if len(needed) != 2:
+        raise CallerError(f"batch_step_fn must be a function of (trainer, batch), not {fn!r}")
+    return fn  # type: ignore[no-any-return]
+
+
+def _one_mapping(which: str, shared: Any, own: Any) -> Callable[[Any], Any] | None:
+    if shared is not None and own is not None:
+        raise CallerError(f"{which}_mapping and its train_/evaluate_ form exclude each other: give one")
+    return mapping_fn(shared if own is None else own, f"{which}_mapping")
+
+
+def _driver_options(driver: Any, precision: Any, fp16: bool, given: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(driver, Driver):
+        return {}
+    nested = dict(given["torch_kwargs"] or {})
+    return {
+        "precision": precision,
+        "fp16": fp16,
+        "train_fn": given["train_fn"],
+        "auto_call": not given["model_wo_auto_param_call"],
+        "set_grad_to_none": nested.get("set_grad_to_none", given["set_grad_to_none"]),
+        "non_blocking": nested.get("non_blocking", given["torch_non_blocking"]),
+        "scaler_options": nested.get("gradscaler_kwargs"),
+    }
+
+
+def _with_progress(callbacks: Any, progress: Any) -> list[Any]:
+    """Put the progress callback first, unless the user brings one."""
+    from .engine import as_callbacks
+
+    held = list(as_callbacks(callbacks))
+    own = any(isinstance(callback, Progress) for callback in held)
+    if isinstance(progress, Callback):
+        return [progress, *held]
+    if own and progress not in (None, "auto"):
+        warnings.warn("callbacks hold a Progress, so progress_bar is ignored", stacklevel=3)
+    return held if own or progress is None else [Progress(progress), *held]
