@@ -8,8 +8,9 @@ from zlib import crc32
 from .codec import TAIL, stored_crc
 from .damage import FOOTERS
 from .errors import JournalCorrupt
-from .history import Item, Opened, RankHistory
-from .record import Record, decode
+from .history import RankHistory
+from .links import Opened
+from .record import Item, Record, decode
 from .segments import Segment, describe
 
 

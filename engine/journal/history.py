@@ -2,77 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import attrs
 
-from .codec import GENESIS, stored_crc
 from .damage import Damage, check_length, refuse_damage
 from .durable import Mark, read_mark
 from .errors import JournalCorrupt, JournalFormat
 from .header import Header, Position, read_header
+from .links import START, Opened, Reached, check_junction, check_links, check_segment
 from .locate import end_of, find
-from .record import SIDE, Record, SideRecord, decode, decode_record
-from .segments import BadLine, Segment, checked, length, list_segments, scan_salvage
+from .record import Item, Record, SideRecord, decode
+from .segments import BadLine, Segment, list_segments, scan_salvage
+from .walk import read_records
 
-Item = Record | SideRecord
-Opened = tuple[Segment, Header]
 NO_HEADER = Header(
     format=1, run="", rank=0, incarnation=0, first_seq=0, chain="", parent=None, machine="", previous=None, state="",
     schema=1, limits=(), defaults={}, time=0.0,
 )  # fmt: skip
 """What is known of a segment whose header, like all others, is lost."""
-START = Position(-1, 0, GENESIS.hex())
-"""The position before anything was recorded."""
-
-
-class Reached:
-    """How far an incarnation has been read: the last transition, the last line, and where it ended.
-
-    Attributes:
-        seq: the last transition's number.
-        chain: the chain there.
-        line: the last line of the segment; empty before the first.
-        offset: where the good lines end.
-        passed: a transition past the last one that was wanted has been met.
-    """
-
-    def __init__(self, seq: int, chain: str) -> None:
-        self.seq = seq
-        self.chain = chain
-        self.line = b""
-        self.offset = 0
-        self.passed = False
-
-    def read(self, segment: Segment, header: Header, upto: int | None, sides: bool) -> Iterator[Item]:
-        """Yield a segment's records, each transition one after the other's number."""
-        seq, stop, item = self.seq, math.inf if upto is None else upto, None
-        for offset, lines in checked(segment):
-            for line in lines:
-                if line.startswith(SIDE):
-                    if sides:
-                        yield decode(line, header, segment.path, offset)
-                    continue
-                try:
-                    item = decode_record(line)
-                    if item.seq != seq + 1:
-                        raise ValueError(f"seq {item.seq} follows seq {seq}")
-                except ValueError as error:
-                    at = offset + length(lines[: lines.index(line)])
-                    raise JournalCorrupt(segment.path, at, str(error)) from error
-                if item.seq > stop:
-                    self.passed = True
-                    return
-                self.seq = seq = item.seq
-                self.chain = item.chain
-                item.line = line
-                item.header = header
-                yield item
-            if lines:
-                self.line, self.offset = lines[-1], offset + length(lines)
 
 
 class RankHistory:
@@ -105,6 +54,12 @@ class RankHistory:
             JournalCorrupt: a file is missing, doesn't belong here, or has a damaged header.
             JournalFormat: a file is foreign, or a newer version wrote it.
         """
+        try:
+            self._load()
+        except JournalCorrupt:
+            self._load()  # a segment that was just being replaced by its compressed twin may be missed once
+
+    def _load(self) -> None:
         self.torn, self.damage, self.segments = None, [], {}
         self.mark = self._read_mark()
         listed = list_segments(self.directory)
@@ -212,21 +167,21 @@ class RankHistory:
         opened = self.segments[incarnation][0]
         parent = opened[1].parent
         if parent is None:
-            return _check_junction(opened, attrs.evolve(START, incarnation=incarnation))
+            return check_junction(opened, attrs.evolve(START, incarnation=incarnation))
         if parent.seq == 0:
-            return _check_junction(opened, START)
+            return check_junction(opened, START)
         last = next((i for i, _ in self.lineage(incarnation)[-2::-1]), -1)
         found = self.seek(last, parent.seq)
         if found is None:
             raise JournalCorrupt(opened[0].path, 0, f"it goes on from {parent}, of which there is no record")
-        return _check_junction(opened, Position(last, found.seq, found.chain))
+        return check_junction(opened, Position(last, found.seq, found.chain))
 
     def live(self, sides: bool) -> Iterator[Item]:
         """Yield the newest incarnation's records, after those of its ancestors that it went on from."""
         end = START
         for incarnation, upto in self.lineage(self.newest):
             if not self.salvage:
-                _check_junction(self.segments[incarnation][0], end)
+                check_junction(self.segments[incarnation][0], end)
             end = yield from self.walk(incarnation, upto, sides)
 
     def all(self, sides: bool) -> Iterator[Item]:
@@ -247,9 +202,9 @@ class RankHistory:
         at = Reached(self.first_seq(incarnation) - 1, opened[0][1].chain)
         for segment, header in opened:
             if at.line:
-                _check_segment(segment, header, at)
+                check_segment(segment, header, at)
             try:
-                yield from at.read(segment, header, upto, sides)
+                yield from read_records(segment, header, at, upto, sides)
             except BadLine as bad:
                 last = incarnation == self.newest and segment is opened[-1][0]
                 refuse_damage(segment, bad, last=last, mark=self.mark)
@@ -274,45 +229,3 @@ class RankHistory:
                 if sides or item.__class__ is Record:
                     yield item
             self.damage.extend(Damage(segment.path, *found) for found in damage)
-
-
-def check_links(directory: Path, segments: dict[int, list[Opened]], names: list[str], mark: Mark | None) -> None:
-    """Hold the headers against each other: no file is missing, none is another run's.
-
-    Raises:
-        JournalCorrupt: one is.
-    """
-    if mark is not None and mark.file not in names:
-        raise JournalCorrupt(directory / mark.file, 0, "the file is missing, though it is known to have been written")
-    runs = {header.run for opened in segments.values() for _, header in opened}
-    for number, incarnation in enumerate(sorted(segments)):
-        (segment, header), *_ = segments[incarnation]
-        if number != incarnation:
-            raise JournalCorrupt(segment.path, 0, f"the segments of incarnation {number} are missing")
-        if len(runs) > 1 and header.run != segments[0][0][1].run:
-            raise JournalCorrupt(segment.path, 0, f"it belongs to another run, {header.run!r}")
-        if header.previous is not None or (incarnation == 0 and header.first_seq != 0):
-            raise JournalCorrupt(segment.path, 0, "the segment before it is missing")
-        parent = header.parent
-        if parent is not None and (parent.incarnation >= incarnation or parent.seq + 1 != header.first_seq):
-            raise JournalCorrupt(segment.path, 0, f"it can't go on from {parent}")
-        for (before, _), (after, header) in itertools.pairwise(segments[incarnation]):
-            if header.previous is None or header.previous["file"] != before.plain_name:
-                raise JournalCorrupt(after.path, 0, "the segment before it is missing")
-
-
-def _check_junction(opened: Opened, end: Position) -> None:
-    segment, header = opened
-    if (max(header.first_seq, 1) - 1, header.chain) != (end.seq, end.chain):
-        reason = (
-            f"it goes on from seq {max(header.first_seq - 1, 0)}, chain {header.chain}, but the incarnation before "
-        )
-        raise JournalCorrupt(segment.path, 0, f"{reason}leads to seq {end.seq}, chain {end.chain}")
-
-
-def _check_segment(segment: Segment, header: Header, at: Reached) -> None:
-    """A later segment must begin where the one before it ended, down to the last line's checksum."""
-    crc = f"{stored_crc(at.line):08x}"
-    if header.first_seq != at.seq + 1 or header.chain != at.chain or (header.previous or {}).get("crc") != crc:
-        reason = f"it doesn't go on from the segment before, which ends at seq {at.seq}, chain {at.chain}"
-        raise JournalCorrupt(segment.path, 0, reason)

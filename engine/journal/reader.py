@@ -16,8 +16,9 @@ from .errors import JournalCorrupt, JournalError
 from .expected import expected_after
 from .follow import Follower
 from .header import Position
-from .history import START, Item, RankHistory
-from .record import Record, SideRecord
+from .history import RankHistory
+from .links import START
+from .record import Item, Record, SideRecord
 from .segments import directory_of, ranks_of
 
 

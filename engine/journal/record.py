@@ -122,6 +122,8 @@ class SideRecord(msgspec.Struct, gc=False):
         return f"SideRecord({self.kind} after {self.seq}, {self.data!r})"
 
 
+Item = Record | SideRecord
+"""What a journal's lines are read as."""
 decode_record = msgspec.json.Decoder(Record).decode
 """Decode a transition's line; `line` and `header` are the caller's to set."""
 _side = msgspec.json.Decoder(SideRecord).decode

@@ -16,7 +16,8 @@ from .durable import Mark, read_mark
 from .errors import JournalWriteError
 from .files import MARK, TEMPORARY, Files, rank_directory, write_all
 from .header import Position
-from .history import START, RankHistory
+from .history import RankHistory
+from .links import START
 from .segments import BadLine, Segment, checked, length, list_segments
 
 
