@@ -34,6 +34,8 @@ TRAINING_EVENTS = tuple(
 )
 """The event classes of the training machine."""
 
+_OWN = ("state", "seq")  # fields of a state that a line holds as `to` and `seq`
+
 to_json = msgspec.json.Encoder().encode
 _NAMED = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -43,14 +45,19 @@ def limits_of(state_class: type) -> tuple[str, ...]:
     return LIMITS if state_class is TrainerState else tuple(getattr(state_class, "LIMITS", ()))
 
 
-def defaults_of(events: Iterable[type]) -> dict[str, dict[str, Any]]:
-    """Return, by event, the fields that a record leaves out while they hold their default.
+def defaults_of(classes: Iterable[type], limits: tuple[str, ...] = ()) -> dict[str, dict[str, Any]]:
+    """Return, by class, the fields that a record leaves out while they hold their default.
 
-    Numbers aren't among them: 0, 0.0 and -0.0 are equal, and not the same bits.
+    Numbers aren't among them: 0, 0.0 and -0.0 are equal, and not the same bits. Nor are limits: they mark where
+    the chained part ends.
+
+    Args:
+        classes: the events' and the state's.
+        limits: names of the state's limits.
     """
     found = {}
-    for cls in events:
-        defaults = {a.name: _default(a) for a in attrs.fields(cls)}
+    for cls in classes:
+        defaults = {a.name: _default(a) for a in attrs.fields(cls) if a.name not in (*_OWN, *limits)}
         plain = {n: v for n, v in defaults.items() if v is None or v is True or v is False or v in ("", [], {})}
         if plain:
             found[cls.__name__] = plain
@@ -73,30 +80,39 @@ def encoder(
     Args:
         state_class: a frozen attrs class with the fields `state` and `seq`.
         limits: its last fields that are no part of the chain; None means what `limits_of` says.
-        defaults: what may be left out of an event's data, as `defaults_of` returns it.
+        defaults: what may be left out, as `defaults_of` returns it.
 
     Raises:
         CallerError: the class lacks a field, or the limits aren't its last fields.
     """
-    limits = limits_of(state_class) if limits is None else limits
+    limits, defaults = limits_of(state_class) if limits is None else limits, defaults or {}
     names = [a.name for a in attrs.fields(state_class)]
-    if "state" not in names or "seq" not in names:
+    if not set(names).issuperset(_OWN):
         raise CallerError(f"{state_class.__name__} needs the fields 'state' and 'seq' to be journalled")
-    names = [n for n in names if n not in ("state", "seq")]
+    names = [n for n in names if n not in _OWN]
     if limits and tuple(names[-len(limits) :]) != limits:
         raise CallerError(f"the limits {', '.join(limits)} must be the last fields of {state_class.__name__}")
-    plain_state = ", ".join(f"{n!r}: state.{n}" for n in names)
+    omitted = defaults.get(state_class.__name__, {})
     space: dict[str, Any] = {
         "to_json": to_json,
         "without_nulls": _without_nulls,
         "blake2b": blake2b,
         "crc32": crc32,
-        "data_of": _DataOf(defaults or {}),
+        "chained": chained,
+        "state_of": _fields_of(names, omitted),
+        "data_of": _DataOf(defaults),
     }
-    comma = "," if len(names) > len(limits) else ""
-    cut = f"raw.rindex(b'{comma}\"{limits[0]}\":')" if limits else "-2"
-    exec(_ENCODE.format(state=plain_state, cut=cut), space)  # attrs writes its own __init__ the same way
+    exec(_ENCODE.format(cut=_cut(names, omitted, limits)), space)  # attrs writes its own __init__ the same way
     return space["encode"]  # type: ignore[no-any-return]
+
+
+def _cut(names: list[str], omitted: Mapping[str, Any], limits: tuple[str, ...]) -> str:
+    """Write the expression that finds where the chained part of `raw` ends; `chained` is its twin for reading."""
+    if not limits:
+        return "-2"
+    if len(names) > len(limits) + len(omitted):  # a field that is always written stands before the limits
+        return f"raw.rindex(b',\"{limits[0]}\":')"
+    return f"len(chained(raw, ('{limits[0]}',), len(raw)))"
 
 
 _ENCODE = """
@@ -104,7 +120,7 @@ def encode(source, event, state, chain, crc, time):
     cls = event.__class__
     row = {{
         "seq": state.seq, "from": source, "event": cls.__name__, "to": state.state,
-        "data": data_of[cls](event), "state": {{{state}}},
+        "data": data_of[cls](event), "state": state_of(state),
     }}
     try:
         raw = to_json(row)
@@ -128,18 +144,22 @@ class _DataOf(dict[type, Callable[[Any], "dict[str, Any]"]]):
     def __missing__(self, cls: type) -> Callable[[Any], dict[str, Any]]:
         if not attrs.has(cls):
             raise CallerError(f"{cls.__name__} can't be journalled: an event is decorated with attrs.frozen")
-        defaults = self.defaults.get(cls.__name__, {})
-        lines = ["def data(event):", "    data = {}"]
-        for name in (a.name for a in attrs.fields(cls)):
-            lines.append(f"    value = event.{name}")
-            if name in defaults:
-                word = "is not" if isinstance(defaults[name], bool | None) else "!="
-                lines.append(f"    if value {word} {defaults[name]!r}:")
-            lines.append(f"    {'    ' * (name in defaults)}data[{name!r}] = value")
-        space: dict[str, Any] = {}
-        exec("\n".join([*lines, "    return data"]), space)
-        self[cls] = space["data"]
+        self[cls] = _fields_of([a.name for a in attrs.fields(cls)], self.defaults.get(cls.__name__, {}))
         return self[cls]
+
+
+def _fields_of(names: list[str], omitted: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
+    """Compile the function that returns a value's fields as a dict, without those that hold an omitted default."""
+    first = next((i for i, name in enumerate(names) if name in omitted), len(names))
+    lines = [f"    data = {{{', '.join(f'{n!r}: value.{n}' for n in names[:first])}}}"]
+    for name in names[first:]:
+        if name in omitted:
+            word = "is not" if isinstance(omitted[name], bool | None) else "!="
+            lines.append(f"    if value.{name} {word} {omitted[name]!r}:")
+        lines.append(f"    {'    ' * (name in omitted)}data[{name!r}] = value.{name}")
+    space: dict[str, Any] = {}
+    exec("\n".join(["def fields(value):", *lines, "    return data"]), space)
+    return space["fields"]  # type: ignore[no-any-return]
 
 
 def _without_nulls(row: dict[str, Any], raw: bytes | None, error: Exception | None) -> bytes:
@@ -207,13 +227,18 @@ def side_line(kind: str, seq: int, data: dict[str, Any], crc: int, time: float) 
     return sealed(b'%b,"meta":{"time":%.6f}' % (raw[:-1], time), crc)
 
 
-def chained(line: bytes, limits: tuple[str, ...]) -> bytes:
+def chained(line: bytes, limits: tuple[str, ...], end: int | None = None) -> bytes:
     """Return the part of a transition's line that its chain covers.
+
+    Args:
+        line: the line.
+        limits: the names of the state's limits.
+        end: where the line's state has ended; None: before its chain.
 
     Raises:
         ValueError: it isn't a transition's line.
     """
-    end = line.rindex(b',"chain":"')
+    end = line.rindex(b',"chain":"') if end is None else end
     if not limits:
         return line[: end - 1]
     cut = line.rindex(b'"%b":' % limits[0].encode(), 0, end)

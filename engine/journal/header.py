@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class Header:
         state: the name of the state's class.
         schema: the version of its fields.
         limits: its fields that are no part of the chain.
-        defaults: by event, the fields that its data leaves out while they hold this value.
+        defaults: by class of event or state, the fields that a record leaves out while they hold this value.
         time: when it was opened, in seconds since 1970.
     """
 
@@ -62,6 +63,10 @@ class Header:
     limits: tuple[str, ...]
     defaults: dict[str, dict[str, Any]]
     time: float
+
+    def defaults_of(self, name: str) -> dict[str, Any]:
+        """Return a class's fields that a record may leave out, with new lists and dicts."""
+        return {field: copy.copy(value) for field, value in self.defaults.get(name, {}).items()}
 
 
 def read_header(segment: Segment) -> Header:

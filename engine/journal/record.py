@@ -40,11 +40,7 @@ class Record(msgspec.Struct, gc=False):
     @property
     def data(self) -> dict[str, Any]:
         """The event's fields; what must be equal in an equal run."""
-        data: dict[str, Any] = restored(from_json(self.raw_data))
-        defaults = self.header.defaults.get(self.event)
-        if defaults is None or (len(data) >= len(defaults) and defaults.keys() <= data.keys()):
-            return data
-        return {**from_json(msgspec.json.encode(defaults)), **data}
+        return {**self.header.defaults_of(self.event), **restored(from_json(self.raw_data))}
 
     @property
     def state(self) -> Any:
@@ -57,7 +53,7 @@ class Record(msgspec.Struct, gc=False):
         for name, value in fields.items():
             if value.__class__ is dict:
                 fields[name] = restored(value)
-        fields = {"state": self.dest, "seq": self.seq, **fields}
+        fields = {"state": self.dest, "seq": self.seq, **self.header.defaults_of(self.header.state), **fields}
         if self.header.state != TrainerState.__name__:
             return fields
         return TrainerState.from_dict(fields, self.header.schema)

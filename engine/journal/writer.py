@@ -85,8 +85,8 @@ class JournalWriter:
             machine: the digest of the machine's table.
             state_class: the class of the states.
             limits: its last fields that are no part of the chain; None means `TrainerState`'s, or the class's LIMITS.
-            events: the machine's event classes, whose fields are left out of a record while they hold their default;
-                None means the training machine's.
+            events: the machine's event classes; a record leaves out their flags, texts and lists while these hold
+                their default, which the header names. None means the training machine's.
             lock: the journal's lock where the caller holds it already (recovery needs it); the writer takes it over.
             files: the layer below.
             clock: seconds since 1970.
@@ -103,7 +103,7 @@ class JournalWriter:
         if parent is not None:
             first_seq, chain = parent.seq + 1, parent.chain
         limits = limits_of(state_class) if limits is None else limits
-        defaults = defaults_of(TRAINING_EVENTS if events is None else events)
+        defaults = defaults_of((state_class, *(TRAINING_EVENTS if events is None else events)), limits)
         encode = encoder(state_class, limits, defaults)
         header = Header(
             format=FORMAT, run=run_id, rank=rank, incarnation=incarnation, first_seq=first_seq, chain=chain,
