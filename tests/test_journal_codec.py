@@ -206,9 +206,9 @@ def test_another_state_class_is_read_as_a_plain_dict_and_its_limits_leave_the_ch
         with writer(run_dir, state_class=Rollout, events=[Learnt]) as out:
             out.append("collect", Learnt(what=1), Rollout(state="learn", seq=1, best={"r": math.nan}, budget=budget))
         record = Journal(run_dir).seek(1)
-        assert repr(record.state) == repr(
-            {"state": "learn", "seq": 1, "episodes": 0, "best": {"r": math.nan}, "budget": budget}
-        )
+        read = record.state
+        assert math.isnan(read.pop("best")["r"])
+        assert read == {"state": "learn", "seq": 1, "episodes": 0, "budget": budget}
         chains.append(Journal(run_dir).verify_chain())
     assert chains[0] == chains[1]
 

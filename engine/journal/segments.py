@@ -152,7 +152,8 @@ def checked(segment: Segment) -> Iterator[tuple[int, list[bytes]]]:
         for number, line in enumerate(lines):
             crc = crc32(line[:-TAIL], crc)
             if line[-TAIL:] != b',"crc":"%08x"}' % crc:
-                yield offset, lines[:number]
+                if number:
+                    yield offset, lines[:number]
                 raise BadLine(offset + length(lines[:number]), describe(line))
         yield offset, lines
 

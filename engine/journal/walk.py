@@ -48,5 +48,4 @@ def read_records(segment: Segment, header: Header, at: Reached, upto: int | None
             item.line = line
             item.header = header
             yield item
-        if lines:
-            at.line, at.offset = lines[-1], offset + length(lines)
+        at.line, at.offset = lines[-1], offset + length(lines)
