@@ -35,7 +35,6 @@ class Driver(abc.ABC):
         optimizers: the optimizers, in the user's order.
         batch_ids: sample ids of the batch that `next_batch` returned last; None where they aren't known.
         batch_samples: how many samples that batch holds, over all ranks.
-        digest_of_ids: the 64-bit hash of `batch_ids` as 16 hex digits; "" where they aren't known.
         input_mapping: applied to every training batch before it is moved to the device; None leaves it as it is.
     """
 
@@ -43,7 +42,6 @@ class Driver(abc.ABC):
     optimizers: Sequence[Any] = ()
     batch_ids: Sequence[Any] | None = None
     batch_samples: int = 0
-    digest_of_ids: str = ""
     input_mapping: Callable[[Any], Any] | None = None
 
     # -- building ------------------------------------------------------------------------------------------
@@ -101,7 +99,7 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def next_batch(self) -> Any:
-        """Return the next batch on the device, or `NO_BATCH`; set `batch_ids`, `batch_samples`, `digest_of_ids`."""
+        """Return the next batch on the device, or `NO_BATCH`; set `batch_ids` and `batch_samples`."""
 
     @abc.abstractmethod
     def train_step(self, batch: Any) -> Any:
@@ -134,9 +132,13 @@ class Driver(abc.ABC):
         """Return the learning rates of all parameter groups of all optimizers."""
         return []
 
-    def rng_digest(self) -> str:
-        """Return a short digest of the generators, equal in equal runs; "" where it isn't taken."""
+    def ids_digest(self) -> str:
+        """Return the 64-bit hash of `batch_ids` as 16 hex digits; "" where they aren't known."""
         return ""
+
+    def rng_digest(self) -> int:
+        """Return a number that moves with every draw from the generators and is equal in equal runs; 0: not taken."""
+        return 0
 
     # -- evaluation ----------------------------------------------------------------------------------------
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import random
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -88,36 +88,35 @@ def forked(seed: int | None = None) -> Iterator[None]:
         restore(before)
 
 
-def digest_reader(whole: bool, device: torch.device) -> Callable[[], str]:
-    """Return a function that gives 8 hex digits that move with every draw.
+def digest_reader(whole: bool, device: torch.device) -> Callable[[], int]:
+    """Return a function that gives a 32-bit number which moves with every draw.
 
     Args:
         whole: cover Python's and numpy's generators too. Only a run that seeded them itself may ask for it:
             left to themselves they start from the system's entropy, and equal runs would look different.
         device: a device whose own generator is covered as well, as its seed and offset.
     """
+    get_state = torch.default_generator.get_state  # seed, left, next, 624 words, ...: the first bytes say it all
+    size = 24 + _WORDS
+
+    def of_torch() -> int:
+        return crc32(get_state().numpy()[:size])
+
     readers = _python_and_numpy() if whole else []
-    default, crc32 = torch.default_generator, zlib.crc32
+    if device.type == "cuda":
+        index = device.index if device.index is not None else torch.cuda.current_device()
+        cuda = torch.cuda.default_generators[index]  # the Philox seed and offset live on the host: no wait for the device
+        readers.append(lambda: f"{cuda.initial_seed()} {cuda.get_offset()}".encode())
+    if not readers:
+        return of_torch
 
-    def torch_words() -> bytes:
-        state = default.get_state().numpy()  # seed, left, next, 624 words, cached normal
-        return state[: 24 + _WORDS].tobytes() + state[-32:].tobytes()  # type: ignore[no-any-return]
-
-    def digest() -> str:
-        crc = crc32(torch_words())
+    def of_all() -> int:
+        crc = of_torch()
         for read in readers:
             crc = crc32(read(), crc)
-        return f"{crc:08x}"
+        return crc
 
-    if device.type != "cuda":
-        return digest
-    index = device.index if device.index is not None else torch.cuda.current_device()
-
-    def with_cuda() -> str:  # the Philox seed and offset live on the host: no wait for the device
-        generator = torch.cuda.default_generators[index]
-        return f"{crc32(f'{digest()}{generator.initial_seed()}{generator.get_offset()}'.encode()):08x}"
-
-    return with_cuda
+    return of_all
 
 
 def _python_and_numpy() -> list[Callable[[], bytes]]:

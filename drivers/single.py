@@ -27,7 +27,10 @@ from .loaders import BatchSource, check_loader, hash_ids, length_of, source_of
 from .matching import matched
 from .precision import choose_precision
 
-_C_FLOATS = {torch.float32: ctypes.c_float, torch.float64: ctypes.c_double}
+_C_FLOATS: dict[torch.dtype, Any] = {
+    torch.float32: ctypes.c_float.from_address,
+    torch.float64: ctypes.c_double.from_address,
+}
 _LOOKUP = {"validate": ("validate_step", "test_step"), "test": ("test_step", "validate_step")}
 
 
@@ -79,7 +82,7 @@ class TorchDriver(Driver):
         self._train_fn = _train_fn(model, train_fn, auto_call)
         self._on_cpu = self.device.type == "cpu"
         self._source: BatchSource | None = None
-        self._digest: Callable[[], str] = str
+        self._digest: Callable[[], int] = int
         self._to_restore: dict[str, Any] | None = None
 
     # -- building ------------------------------------------------------------------------------------------
@@ -92,6 +95,8 @@ class TorchDriver(Driver):
             if not isinstance(optimizer, Optimizer):
                 raise CallerError(f"optimizers must hold torch Optimizers, not {_named(optimizer)}")
         self.optimizers = list(given)
+        own = any(type(optimizer).zero_grad is not Optimizer.zero_grad for optimizer in given)
+        self._plain_zero = self._set_to_none and not own
 
     def set_dataloader(self, dataloader: Any, max_batches: int = -1) -> None:
         check_loader(dataloader)
@@ -146,10 +151,12 @@ class TorchDriver(Driver):
             return NO_BATCH
         ids = self.batch_ids = source.ids  # type: ignore[union-attr]
         self.batch_samples = len(ids) if ids is not None else _batch_size(batch)
-        self.digest_of_ids = hash_ids(ids)
         if self.input_mapping is not None:
             batch = self.input_mapping(batch)
         return batch if self._on_cpu else self.to_device(batch)
+
+    def ids_digest(self) -> str:
+        return hash_ids(self.batch_ids)  # type: ignore[arg-type]
 
     def to_device(self, batch: Any) -> Any:
         """Move the tensors of a batch (dicts, lists, tuples, objects with `.to`) to the device."""
@@ -201,21 +208,24 @@ class TorchDriver(Driver):
                         yield parameter
 
     def zero_grad(self) -> None:
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=self._set_to_none)
+        if not self._plain_zero:
+            for optimizer in self.optimizers:
+                optimizer.zero_grad(set_to_none=self._set_to_none)
+            return
+        for optimizer in self.optimizers:  # what Optimizer.zero_grad does, without its profiler range
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
 
     def train_mode(self) -> None:
         self.model.train()
 
     def scalar(self, value: Any) -> float | None:
-        if value is None or type(value) is float:
-            return value
-        if not isinstance(value, torch.Tensor):
-            return float(value)
-        if value.device.type == "cpu" and value.dtype in _C_FLOATS and value.layout is torch.strided:
-            # host memory, read where it lies: no operator is dispatched for it
-            return float(_C_FLOATS[value.dtype].from_address(value.data_ptr()).value)
-        return float(value.item())
+        if type(value) is torch.Tensor and value.is_cpu:
+            read = _C_FLOATS.get(value.dtype)
+            if read is not None:  # host memory, read where it lies: no operator is dispatched for it
+                return read(value.data_ptr()).value  # type: ignore[no-any-return]
+        return value if value is None else float(value)
 
     def plain(self, value: Any) -> Any:
         return storage.mapped(value, lambda t: t.item() if t.numel() == 1 else t.tolist())
@@ -223,7 +233,7 @@ class TorchDriver(Driver):
     def learning_rates(self) -> list[float]:
         return [group["lr"] + 0.0 for optimizer in self.optimizers for group in optimizer.param_groups]
 
-    def rng_digest(self) -> str:
+    def rng_digest(self) -> int:
         return self._digest()
 
     # -- evaluation ----------------------------------------------------------------------------------------
@@ -304,7 +314,6 @@ class TorchDriver(Driver):
             module.training = name not in evaluating
         self._to_restore = rest["generators"]
         self.batch_ids, self.batch_samples = rest["batch_ids"], rest["batch_samples"]
-        self.digest_of_ids = hash_ids(self.batch_ids)  # type: ignore[arg-type]
         batch = self.to_device(rest["batch"]) if rest["has_batch"] else NO_BATCH
         return rest["extra"], batch
 

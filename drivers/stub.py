@@ -99,7 +99,6 @@ class StubDriver(Driver):
             return NO_BATCH
         batch = self._batches[self._position]
         self.batch_ids, self.batch_samples = [self._position], 1
-        self.digest_of_ids = hashlib.blake2b(repr(self.batch_ids).encode(), digest_size=8).hexdigest()
         self._position += 1
         return batch
 
@@ -137,8 +136,11 @@ class StubDriver(Driver):
     def learning_rates(self) -> list[float]:
         return [0.1]
 
-    def rng_digest(self) -> str:
-        return f"{self.generator:08x}"
+    def ids_digest(self) -> str:
+        return hashlib.blake2b(repr(self.batch_ids).encode(), digest_size=8).hexdigest()
+
+    def rng_digest(self) -> int:
+        return self.generator
 
     @contextmanager
     def forked(self) -> Iterator[None]:
@@ -190,5 +192,4 @@ class StubDriver(Driver):
         self.gradient, self.generator = held["gradient"], held["generator"]
         self._steps, self._updates = held["steps"], held["updates"]
         self.batch_ids, self.batch_samples = held["batch_ids"], 1
-        self.digest_of_ids = hashlib.blake2b(repr(self.batch_ids).encode(), digest_size=8).hexdigest()
         return held["extra"], held["batch"][0] if held["batch"] else NO_BATCH

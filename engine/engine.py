@@ -103,6 +103,7 @@ class Engine:
         self.announced_until = 0
         self.batch: Any = None
         self._perform = dict(perform)
+        self._way, self._final, self._index = machine.ways, machine.final, self.listeners.index  # read on every commit
         self._recorder: Recorder | None = None
         self._closing: Recorder | None = None
         self._rest: _Rest | None = None
@@ -214,21 +215,28 @@ class Engine:
 
     def _commit(self, event: Event) -> None:
         before = self.trainer_state
-        dest = self.machine.next_state(before, event)
-        if dest in self.machine.final:
+        source, kind = before.state, event.__class__
+        dest = self._way.get((source, kind))
+        if dest.__class__ is not str:  # guarded, or not in the table
+            dest = self.machine.next_state(before, event)
+        if dest in self._final:
             self._before_the_end(event)
         after = event.fold(before, dest)
         if self._recorder is not None:
             try:
-                self._recorder.append(before.state, event, after)
+                self._recorder.append(source, event, after)
             except JournalWriteError:
                 self.trainer_state = after  # its work is done, though nobody will hear of it: see _after_lost_record
                 raise
         self.trainer_state = after
-        self._hear(before.state, event, dest)
+        for fn, give in self._index[source, kind, dest]:
+            if give is None:
+                fn(self)
+            else:
+                fn(self, *give(self, event))
 
     def _hear(self, source: str, event: Event, dest: str) -> None:
-        for fn, give in self.listeners.index[source, event.__class__, dest]:
+        for fn, give in self._index[source, event.__class__, dest]:
             if give is None:
                 fn(self)
             else:

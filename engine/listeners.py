@@ -18,6 +18,7 @@ from tachograph.states import Event, Machine
 from tachograph.states.errors import CallerError, TachographError, nearest
 
 from .callbacks.callback import ALIASES, MOMENTS, Callback
+from .callbacks.progress import Progress
 from .events import EventsList, Filter, Moment, hangs_on, moment_name
 
 Give = Callable[[Any, Any], tuple[Any, ...]]
@@ -225,6 +226,11 @@ class Listeners:
             if (s.kind, s.point) in points:
                 heard.append((s.call(), _give_event if _takes_two(s.fn) else None))
         return tuple(heard)
+
+    def hear_events(self) -> bool:
+        """Say whether anybody looks at what a batch's events measured: without a record, only then it's worth a look."""
+        shown = any(isinstance(callback, Progress) for callback in self.callbacks.values())
+        return shown or any(s.kind != "moment" for s in self._subscriptions)
 
     # -- memory --------------------------------------------------------------------------------------------
 

@@ -163,6 +163,7 @@ class Trainer(Engine):
         self.step_skipped = False
         self.state = State()
         self._losses: list[Any] = []
+        self._measured = True
         self._divisor, self._closes, self._rescale = 1, True, 1.0
         self._num_eval = -1
         self._sanity = 0
@@ -232,6 +233,7 @@ class Trainer(Engine):
         self.driver.set_dataloader(self.train_dataloader, num_train_batch_per_epoch)
         self._num_eval = num_eval_batch_per_dl
         self._sanity = num_eval_sanity_batch if self.evaluator is not None else 0
+        self._measured = self.run_dir is not None or self.listeners.hear_events()
         try:
             return super().run(  # type: ignore[no-any-return]
                 resume_from=resume_from, resume_training=resume_training, on_divergence=on_divergence, strict=strict
@@ -333,7 +335,7 @@ class Trainer(Engine):
         if batch is NO_BATCH:
             return self._exhausted(state)
         self.batch, self.batch_indices = batch, driver.batch_ids  # type: ignore[union-attr]
-        return Fetched(ids=driver.digest_of_ids)  # type: ignore[union-attr]
+        return Fetched(ids=driver.ids_digest()) if self._measured else Fetched()  # type: ignore[union-attr]
 
     @staticmethod
     def _more_in_epoch(state: TrainerState) -> bool:
@@ -362,16 +364,19 @@ class Trainer(Engine):
         self._step_fn(self, self.batch)
         if self._check is not None:
             self._check = self._check.after_step()
-        loss = self.last_loss = driver.scalar(losses[0] if len(losses) == 1 else _sum(losses))  # type: ignore[union-attr]
         self._losses = []
-        event = Stepped(
-            loss=loss,
-            lr=driver.learning_rates(),  # type: ignore[union-attr]
-            samples=driver.batch_samples,  # type: ignore[union-attr]
-            rng=driver.rng_digest(),  # type: ignore[union-attr]
-            closed=self._closes,
-            skipped=self.step_skipped,
-        )
+        if self._measured:
+            loss = self.last_loss = driver.scalar(losses[0] if len(losses) == 1 else _sum(losses))  # type: ignore[union-attr]
+            event = Stepped(
+                loss=loss,
+                lr=driver.learning_rates(),  # type: ignore[union-attr]
+                samples=driver.batch_samples,  # type: ignore[union-attr]
+                rng=driver.rng_digest(),  # type: ignore[union-attr]
+                closed=self._closes,
+                skipped=self.step_skipped,
+            )
+        else:
+            event = Stepped(samples=driver.batch_samples, closed=self._closes, skipped=self.step_skipped)  # type: ignore[union-attr]
         if self.evaluator is not None and self._due(state, event):
             event = attrs.evolve(event, validate_due=True)
         self.batch = self.batch_indices = None

@@ -17,10 +17,11 @@ class Stepped(Event):
     """A training batch is done.
 
     Attributes:
-        loss: its loss, undivided by the window; None where the step made none. NaN stays NaN.
+        loss: its loss, undivided by the window; None where the step made none, or where nobody records or hears
+            the event. NaN stays NaN.
         lr: the learning rates used, one per parameter group.
         samples: samples in the batch, over all ranks.
-        rng: a digest of the generators after the step, as hex digits; "" where it isn't taken.
+        rng: a number that tells the generators' position after the step; 0 where it isn't taken.
         closed: the accumulation window was closed.
         skipped: the window was closed, but the gradient scaler found an infinity and took no step.
         validate_due: a validation follows this step.
@@ -29,7 +30,7 @@ class Stepped(Event):
     loss: float | None = None
     lr: list[float] = attrs.field(factory=list)
     samples: int = 0
-    rng: str = ""
+    rng: int = 0
     closed: bool = True
     skipped: bool = False
     validate_due: bool = False

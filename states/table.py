@@ -115,6 +115,12 @@ class Machine(transitions.Machine):
         final: the states that nothing leaves.
         states: names of states beside those that the rows name.
 
+    Attributes:
+        rows: the table, `ANY` written out.
+        names: all states, the final ones last.
+        final: the states that nothing leaves.
+        ways: (state, event class) -> the dest where one row without a guard decides, else the guards and their dests.
+
     Raises:
         MachineFault: a state is unknown or unreachable, a row stands twice or behind one that always holds, a row
             leaves a final state, or a state that isn't final has no way to fail.
@@ -140,7 +146,7 @@ class Machine(transitions.Machine):
         for row in self.rows:
             conditions = None if row.guard is None else [_as_condition(row.guard)]
             self.add_transition(row.event.__name__, row.source, row.dest, conditions=conditions)
-        self._short = self._compile()
+        self.ways = self._compile()
 
     def _widened(self, row: Row) -> list[Row]:
         if row.source != ANY:
@@ -167,7 +173,7 @@ class Machine(transitions.Machine):
         Raises:
             IllegalEvent: no row takes the event here, or all guards said no; it says what would be legal.
         """
-        way = self._short.get((state.state, type(event)))
+        way = self.ways.get((state.state, type(event)))
         if way.__class__ is str:
             return way  # type: ignore[return-value]
         for guard, dest in way or ():
