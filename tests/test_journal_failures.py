@@ -9,7 +9,20 @@ from typing import Any
 import pytest
 from tachograph.engine.journal import Files, Journal, JournalLock, JournalWriteError, recover
 from tachograph.engine.journal.durable import read_mark
-from test_journal_support import Crash, Faulty, HalfThen, folder, kill, only_file, run, same, states_of, writer, written
+
+from tests.test_journal_support import (
+    Crash,
+    Faulty,
+    HalfThen,
+    folder,
+    kill,
+    only_file,
+    run,
+    same,
+    states_of,
+    writer,
+    written,
+)
 
 N = 9
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from tachograph.engine.journal import Journal, JournalBusy, JournalLock, JournalWriteError, recover
-from test_journal_support import folder, in_child, run, same, states_of, writer
+
+from tests.test_journal_support import folder, in_child, run, same, states_of, writer
 
 
 def appended_then_killed(run_dir: Path, k: int, **settings: Any) -> None:

@@ -21,7 +21,8 @@ from tachograph.engine.journal import (
     recover,
 )
 from tachograph.engine.journal.codec import sealed
-from test_journal_support import Crash, Faulty, Quick, folder, only_file, run, same, states_of, writer, written
+
+from tests.test_journal_support import Crash, Faulty, Quick, folder, only_file, run, same, states_of, writer, written
 
 N = 6
 
@@ -162,7 +163,7 @@ DAMAGE: dict[str, Change] = {
         *x[:-1],
         x[-1].replace(b"false", b"true ").replace(b'"fetch"', b'"epoch"'),
     ],
-    "a crc is written in capitals": lambda x: [*x[:3], x[3][:-11] + x[3][-11:-3].upper() + b'"}\n', *x[4:]],
+    "a crc is written in capitals": lambda x: [line[:-11] + line[-11:].upper() for line in x],
 }
 
 
@@ -171,8 +172,6 @@ def test_damage_that_no_crash_explains_is_refused_and_left_as_it_is(tmp_path: Pa
     written(tmp_path, N, close=False)
     lines = lines_of(tmp_path)
     damaged = b"".join(DAMAGE[change](lines))
-    if damaged == b"".join(lines):
-        pytest.skip("this record's checksum has no letters")
     (folder(tmp_path) / "durable.json").unlink()
     path = only_file(tmp_path)
     path.write_bytes(damaged)

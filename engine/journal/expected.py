@@ -24,10 +24,8 @@ def expected_after(history: RankHistory, incarnation: int, seq: int) -> dict[int
 
 
 def _contains(history: RankHistory, number: int, incarnation: int, seq: int) -> bool:
-    for ancestor, upto in history.lineage(number):
-        if ancestor == incarnation:
-            return upto is None or upto >= seq
-    return False
+    upto = dict(history.lineage(number)).get(incarnation, -1)
+    return seq == 0 or upto is None or upto >= seq  # all have gone through the beginning
 
 
 def _overlay(history: RankHistory, number: int, seq: int, expected: dict[int, Record]) -> None:

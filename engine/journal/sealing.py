@@ -27,6 +27,18 @@ def compress(files: Files, path: Path) -> None:
     temporary = packed.with_name(packed.name + TEMPORARY)
     with contextlib.suppress(FileNotFoundError):
         files.unlink(temporary)
+    try:
+        _pack_checked(files, path, temporary)
+        files.rename(temporary, packed)
+    except OSError:
+        with contextlib.suppress(OSError):
+            files.unlink(temporary)
+        raise
+    files.fsync_dir(path.parent)
+    files.unlink(path)
+
+
+def _pack_checked(files: Files, path: Path, temporary: Path) -> None:
     fd = files.open_append(temporary)
     try:
         crc = _pack(files, path, fd)
@@ -35,9 +47,6 @@ def compress(files: Files, path: Path) -> None:
         files.close(fd)
     if _unpacked_crc(temporary) != crc:
         raise OSError(5, f"{temporary} doesn't read back as it was written")
-    files.rename(temporary, packed)
-    files.fsync_dir(path.parent)
-    files.unlink(path)
 
 
 def _pack(files: Files, path: Path, fd: int) -> int:
@@ -61,7 +70,8 @@ def _unpacked_crc(path: Path) -> int:
 def clean(files: Files, directory: Path) -> list[Path]:
     """Delete what an interrupted sealing left behind; return the plain segments that it hadn't compressed yet."""
     for path in directory.glob("*" + TEMPORARY):
-        files.unlink(path)
+        with contextlib.suppress(FileNotFoundError):  # a forgotten writer's thread may have finished with it
+            files.unlink(path)
     segments = list_segments(directory)
     pairs = itertools.pairwise(segments)
     return [one.path for one, after in pairs if not one.compressed and after.incarnation == one.incarnation]
