@@ -122,8 +122,9 @@ class Machine(transitions.Machine):
         ways: (state, event class) -> the dest where one row without a guard decides, else the guards and their dests.
 
     Raises:
-        MachineFault: a state is unknown or unreachable, a row stands twice or behind one that always holds, a row
-            leaves a final state, or a state that isn't final has no way to fail.
+        MachineFault: a row isn't made of names, an event class and a function; a state is unknown or unreachable, a row
+            stands twice or behind one that always holds, a row leaves a final state, two events have one name, or a
+            state that isn't final has no way to fail.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class Machine(transitions.Machine):
     ) -> None:
         self.final = frozenset(final)
         self.heeds_stop = HEEDS_STOP
-        given = list(rows)
+        given = [_checked(row) for row in rows]
         names = list(dict.fromkeys([initial, *(s for row in given for s in (row.source, row.dest)), *states]))
         self.names = [n for n in names if n != ANY and n not in self.final] + [n for n in names if n in self.final]
         self.rows = [row for wide in given for row in self._widened(wide)]
@@ -192,9 +193,10 @@ class Machine(transitions.Machine):
             IllegalEvent: as `next_state`.
         """
         model = _Position()
-        self.add_model(model, initial=state.state)
+        known = state.state in self.names and type(event) is self.event_classes.get(type(event).__name__)
+        self.add_model(model, initial=state.state if state.state in self.names else self.initial)
         try:
-            if state.state in self.names and model.trigger(type(event).__name__, state=state, happened=event):
+            if known and model.trigger(type(event).__name__, state=state, happened=event):
                 return str(model.state)
         except transitions.MachineError:
             pass
@@ -245,12 +247,30 @@ def _as_condition(guard: Guard) -> Callable[[transitions.EventData], bool]:
     return condition
 
 
+def _checked(row: Row) -> Row:
+    """Refuse a row that isn't made of names, an event class and a function."""
+    for name in (row.source, row.dest):
+        if not isinstance(name, str) or not name.strip() or "->" in name:
+            raise MachineFault(f"a state's name must be a string without '->', not {name!r}")
+    if not (isinstance(row.event, type) and issubclass(row.event, Event)):
+        raise MachineFault(f"the row ({row.source}, ..., {row.dest}) needs a class of events, not {row.event!r}")
+    said = f"row ({row.source}, {row.event.__name__}, {row.dest})"
+    if row.dest == ANY:
+        raise MachineFault(f"{said} leads anywhere: name the state")
+    if row.guard is not None and not (callable(row.guard) and hasattr(row.guard, "__name__")):
+        raise MachineFault(f"{said} has a guard that is no function with a name: {row.guard!r}")
+    return row
+
+
 def _check(rows: list[Row], names: list[str], initial: str, final: frozenset[str]) -> None:
     """Refuse a table that contradicts itself: the library would take any of these without a word."""
     sources = {row.source for row in rows}
     closed: set[tuple[str, type[Event]]] = set()
     seen: set[tuple[str, type[Event], Guard | None]] = set()
+    classes: dict[str, type[Event]] = {}
     for row in rows:
+        if classes.setdefault(row.event.__name__, row.event) is not row.event:
+            raise MachineFault(f"two classes of events are named {row.event.__name__}: a journal can't tell them apart")
         said = f"row ({row.source}, {row.event.__name__}, {row.dest})"
         if row.source in final:
             raise MachineFault(f"{said} leaves '{row.source}', which is final")

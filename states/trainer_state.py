@@ -100,12 +100,14 @@ class TrainerState:
             version: the schema that wrote it; an older one is brought up to date first.
 
         Raises:
-            StateFault: the version is newer than this library's, or a field is unknown, missing or wrong.
+            StateFault: the version is unknown or newer than this library's, or a field is unknown, missing or wrong.
         """
         if version > SCHEMA:
             raise StateFault(f"state of schema {version}, but this version reads up to {SCHEMA}: upgrade tachograph")
         plain = dict(data)
         for older in range(version, SCHEMA):
+            if older not in UPCASTS:
+                raise StateFault(f"state of schema {version}, which no version of tachograph wrote: can't read it")
             plain = UPCASTS[older](plain)
         names = [a.name for a in attrs.fields(cls)]
         unknown = sorted(set(plain) - set(names))
