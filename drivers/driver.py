@@ -161,21 +161,22 @@ class Driver(abc.ABC):
     # -- snapshots -----------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def capture(self, batch: Any = NO_BATCH) -> Any:
+    def capture(self, extra: Mapping[str, Any], batch: Any = NO_BATCH) -> Any:
         """Copy everything heavy that a resume needs; training may go on while the copy is written.
 
         Args:
+            extra: plain data and tensors of the engine and its listeners; it changes while training goes on, so it
+                must be copied to its leaves.
             batch: the batch in hand, if the state is between its fetch and its step.
         """
 
     @abc.abstractmethod
-    def save(self, capture: Any, extra: Mapping[str, Any], directory: Path) -> dict[str, tuple[int, str]]:
+    def save(self, capture: Any, directory: Path) -> dict[str, tuple[int, str]]:
         """Write a capture into a directory: tensors and plain data only. Called from another thread.
 
         Args:
             capture: what `capture` returned.
-            extra: plain data (and tensors) of the listeners, to be written with it.
-            directory: exists and is empty but for the engine's own files.
+            directory: exists, and is empty.
 
         Returns:
             name -> (size in bytes, hex digest of blake2b with 16 bytes) of each file written, already fsynced.
@@ -190,7 +191,7 @@ class Driver(abc.ABC):
             training: False restores the model and the optimizers only.
 
         Returns:
-            The `extra` that was saved, and the batch in hand or `NO_BATCH`.
+            The `extra` that was captured, and the batch in hand or `NO_BATCH`.
 
         Raises:
             RestoreFault: an entry without an owner, or an owner without an entry, is named. Nothing was changed.

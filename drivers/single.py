@@ -269,7 +269,7 @@ class TorchDriver(Driver):
 
     # -- snapshots -----------------------------------------------------------------------------------------
 
-    def capture(self, batch: Any = NO_BATCH) -> dict[str, Any]:
+    def capture(self, extra: Mapping[str, Any], batch: Any = NO_BATCH) -> dict[str, Any]:
         """Copy model, optimizers, scaler, generators, gradients and the batch in hand to the CPU's memory.
 
         Optimizer entries are numbered in their order. A batch that isn't plain data is left to be fetched again.
@@ -287,13 +287,14 @@ class TorchDriver(Driver):
             "batch_ids": storage.copied(self.batch_ids) if storage.is_plain(self.batch_ids) else None,
             "batch_samples": self.batch_samples,
             "has_batch": batch is not NO_BATCH and storage.is_plain(batch),
+            "extra": storage.copied(dict(extra)),
         }
 
-    def save(self, capture: Any, extra: Mapping[str, Any], directory: Path) -> dict[str, tuple[int, str]]:
+    def save(self, capture: Any, directory: Path) -> dict[str, tuple[int, str]]:
         rest = {key: value for key, value in capture.items() if key != "model"}
         return {
             "model.pt": storage.write(capture["model"], directory / "model.pt"),
-            "rank-0.pt": storage.write({**rest, "extra": dict(extra)}, directory / "rank-0.pt"),
+            "rank-0.pt": storage.write(rest, directory / "rank-0.pt"),
         }
 
     def load(self, directory: Path, *, training: bool = True) -> tuple[dict[str, Any], Any]:

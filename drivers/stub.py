@@ -165,8 +165,9 @@ class StubDriver(Driver):
 
         return evaluate
 
-    def capture(self, batch: Any = NO_BATCH) -> Any:
-        return {
+    def capture(self, extra: Mapping[str, Any], batch: Any = NO_BATCH) -> Any:
+        held = {
+            "extra": dict(extra),
             "weight": self.weight,
             "gradient": self.gradient,
             "generator": self.generator,
@@ -175,9 +176,10 @@ class StubDriver(Driver):
             "batch": [] if batch is NO_BATCH else [batch],
             "batch_ids": self.batch_ids,
         }
+        return json.dumps(held).encode()
 
-    def save(self, capture: Any, extra: Mapping[str, Any], directory: Path) -> dict[str, tuple[int, str]]:
-        raw = json.dumps({**capture, "extra": extra}).encode()
+    def save(self, capture: Any, directory: Path) -> dict[str, tuple[int, str]]:
+        raw: bytes = capture
         (directory / "rank-0.json").write_bytes(raw)
         return {"rank-0.json": (len(raw), hashlib.blake2b(raw, digest_size=16).hexdigest())}
 

@@ -331,9 +331,9 @@ class Engine:
             "unwritten": None if unwritten is None else unwritten[0].decode(),
         }
         extra = {"listeners": self.listeners.state_dict(self), "user": self._user_state()}
-        capture = driver.capture(NO_BATCH if self.batch is None else self.batch)
+        capture = driver.capture(extra, NO_BATCH if self.batch is None else self.batch)
         durable = (lambda: None) if unwritten is not None else recorder.sync
-        recorder.snapshots.write(about, lambda directory: driver.save(capture, extra, directory), durable)
+        recorder.snapshots.write(about, lambda directory: driver.save(capture, directory), durable)
 
     def _collect_snapshots(self) -> None:
         if self._recorder is None:

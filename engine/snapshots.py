@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ class SnapshotWriter:
         self._incarnation = incarnation
         self._finished = finished
         self._thread: threading.Thread | None = None
-        self._done: list[Snapshot] = []
+        self._done: deque[Snapshot] = deque()
         self._error: BaseException | None = None
         self.last_seq = -1
 
@@ -186,7 +187,7 @@ class SnapshotWriter:
         Raises:
             SnapshotWriteFault: one couldn't be written.
         """
-        done, self._done = self._done, []
+        done = [self._done.popleft() for _ in range(len(self._done))]
         if self._error is not None:
             error, self._error = self._error, None
             raise SnapshotWriteFault(
@@ -197,7 +198,8 @@ class SnapshotWriter:
     def _work(self, about: dict[str, Any], save: Callable[[Path], Any], before_publishing: Callable[[], None]) -> None:
         temporary = self._root / f"{_TEMPORARY}{about['seq']:012d}.i{self._incarnation}"
         try:
-            self._done.append(self._publish(temporary, about, save, before_publishing))
+            published = self._publish(temporary, about, save, before_publishing)
+            self._done.append(published)
         except BaseException as error:
             self._error = error
             shutil.rmtree(temporary, ignore_errors=True)

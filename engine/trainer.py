@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ class Trainer(Engine):
         callbacks: one `Callback` or a sequence of them.
         metrics: a dict name -> metric; see `Evaluator`.
         validate_every: n > 0: after every n batches of the run; -n: at the end of every n-th epoch; or `f(trainer) -> bool`,
-            asked after every batch, with the batch counted.
+            asked after every batch, with the batch counted; or several numbers, `(500, -1)`.
         input_mapping: applied to each batch; a callable, or a dict old name -> new name.
         output_mapping: applied to the model's outputs likewise.
         accumulation_steps: micro-batches in a window, >= 1. The gradient of a window is the mean over the micro-batches
@@ -124,7 +124,7 @@ class Trainer(Engine):
         validate_mode: str = "validate",
         callbacks: Any = None,
         metrics: Mapping[str, Any] | None = None,
-        validate_every: int | Callable[..., bool] = -1,
+        validate_every: int | Sequence[int] | Callable[..., bool] = -1,
         input_mapping: Any = None,
         output_mapping: Any = None,
         accumulation_steps: int = 1,
@@ -351,7 +351,7 @@ class Trainer(Engine):
             self.zero_grad()
             self._rescale = 1.0
         every = self._validate_every
-        due = self.evaluator is not None and type(every) is int and due_at_epoch_end(every, state)
+        due = self.evaluator is not None and type(every) is tuple and due_at_epoch_end(every, state)
         return Exhausted(validate_due=due, flushed=flushed and not self.step_skipped)
 
     def _step(self, state: TrainerState) -> Event:
@@ -384,7 +384,7 @@ class Trainer(Engine):
 
     def _due(self, state: TrainerState, event: Stepped) -> bool:
         every = self._validate_every
-        if type(every) is int:
+        if type(every) is tuple:
             return due_after_step(every, state)
         self.trainer_state = event.fold(state, "fetch")  # the function is promised a counted batch
         try:
@@ -429,7 +429,7 @@ class Trainer(Engine):
             "accumulation_steps": self.accumulation_steps,
             "n_epochs": self.trainer_state.n_epochs,
             "n_batches": self._n_batches,
-            "validate_every": every if type(every) is int else getattr(every, "__qualname__", "a function"),
+            "validate_every": list(every) if type(every) is tuple else getattr(every, "__qualname__", "a function"),
             "snapshot_every": self._snapshot_every,
         }
 
@@ -627,11 +627,13 @@ def _seed(value: Any) -> int:
 def _cadence(every: Any) -> Any:
     if callable(every):
         return _asking(every)
-    if type(every) is not int or every == 0:
+    several = tuple(every) if isinstance(every, (list, tuple)) else (every,)
+    if not several or any(type(n) is not int or n == 0 for n in several):
         raise CallerError(
-            f"validate_every must be n > 0 (batches), -n (epochs) or a function f(trainer) -> bool, not {every!r}"
+            "validate_every must be n > 0 (batches), -n (epochs), several of these, or a function f(trainer) -> bool, "
+            f"not {every!r}"
         )
-    return every
+    return several
 
 
 def _asking(every: Callable[..., Any]) -> Callable[[Any], bool]:

@@ -53,14 +53,15 @@ def validation_due(state: TrainerState, event: Stepped) -> bool:
     return event.validate_due
 
 
-def due_after_step(every: int, state: TrainerState) -> bool:
+def due_after_step(cadence: tuple[int, ...], state: TrainerState) -> bool:
     """Say whether a validation follows the batch in work.
 
     Args:
-        every: positive: every `every` batches over the whole run; negative counts epochs and never falls due here.
+        cadence: n > 0: every n batches over the whole run; negative numbers count epochs and never fall due here.
         state: the state in *step*, before the batch is counted.
     """
-    return every > 0 and (state.global_forward_batches + 1) % every == 0
+    done = state.global_forward_batches + 1
+    return any(every > 0 and done % every == 0 for every in cadence)
 
 
 def window_size(state: TrainerState, accumulation_steps: int) -> int:
