@@ -80,7 +80,7 @@ def test_a_record_gives_every_field_of_its_event_also_those_that_the_line_leaves
     assert "results" not in json.loads(record.line)["state"]
     assert record.state.results == {}
     assert record.data == {
-        "loss": 1.0, "lr": [1e-3, 3e-4], "samples": 32, "rng": "0123456789abcdef", "closed": True, "skipped": False,
+        "loss": 1.0, "lr": [1e-3, 3e-4], "samples": 32, "rng": 0x0123456789ABCDEF, "closed": True, "skipped": False,
         "validate_due": False,
     }  # fmt: skip
     assert set(record.data) == {a.name for a in attrs.fields(Stepped)}
@@ -234,10 +234,10 @@ def test_a_state_with_a_field_too_many_is_refused_on_reading(tmp_path: Path) -> 
 
 
 def test_the_record_of_a_training_step_takes_450_bytes_at_most(tmp_path: Path) -> None:
-    event = Stepped(loss=0.6931471824645996, lr=[0.001], samples=32, rng="9f86d081884c7d65")
+    event = Stepped(loss=0.6931471824645996, lr=[0.001], samples=32, rng=0x1F86D081884C7D65)
     state = TrainerState(
-        state="fetch", seq=199999, num_batches_per_epoch=1000, cur_epoch_idx=99, batch_idx_in_epoch=999,
-        global_forward_batches=99999, optimizer_steps=99999, samples=3199968, n_epochs=100, total_batches=100000,
+        state="fetch", seq=199999, num_batches_per_epoch=1000, cur_epoch_idx=9, batch_idx_in_epoch=999,
+        global_forward_batches=99999, optimizer_steps=99999, samples=3199968, n_epochs=10, total_batches=100000,
     )  # fmt: skip
     with writer(tmp_path, first_seq=199999) as out:
         out.append("step", event, state)
@@ -246,7 +246,7 @@ def test_the_record_of_a_training_step_takes_450_bytes_at_most(tmp_path: Path) -
 
 
 def test_the_documented_line_is_what_is_written() -> None:
-    event = Stepped(loss=0.6931471824645996, lr=[0.001], samples=32, rng="9f86d081884c7d65")
+    event = Stepped(loss=0.6931471824645996, lr=[0.001], samples=32, rng=0x1F86D081884C7D65)
     state = TrainerState(
         state="fetch", seq=257, num_batches_per_epoch=100, cur_epoch_idx=1, batch_idx_in_epoch=27,
         global_forward_batches=127, optimizer_steps=127, samples=4064, n_epochs=20,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +62,10 @@ def test_a_failed_write_commits_nothing_and_ends_the_writer_for_good(
     assert out.seq == at - 1
     assert out.failure is error
     chain, unwritten = out.chain, out.unwritten
-    for again in (lambda: out.append(*done[at - 1]), lambda: out.side("noted"), out.sync):
+    again: list[Callable[[], None]] = [lambda: out.append(*done[at - 1]), lambda: out.side("noted"), out.sync]
+    for attempt in again:
         with pytest.raises(JournalWriteError) as caught:
-            again()
+            attempt()
         assert caught.value is error
     assert (out.seq, out.chain, out.unwritten) == (at - 1, chain, unwritten)
     out.close()
@@ -224,23 +227,18 @@ def test_a_closed_writer_refuses(tmp_path: Path) -> None:
     assert states_of(tmp_path) == [1]
 
 
-def test_a_power_cut_at_any_operation_loses_no_committed_record(tmp_path: Path) -> None:
-    done, every = run(N), ("open_append", "write", "fdatasync", "fsync_dir", "pwrite")
-    for at in range(60):
-        run_dir = tmp_path / str(at)
-        committed = 0
+@pytest.mark.parametrize("at", range(60))
+def test_a_power_cut_at_any_operation_loses_no_committed_record(tmp_path: Path, at: int) -> None:
+    done, committed = run(N), 0
+    files = Faulty(("open_append", "write", "fdatasync", "fsync_dir", "pwrite"), at, Crash())
+    with contextlib.suppress(Crash):
+        out = writer(tmp_path, files=files, seal_records=4)
         try:
-            out = writer(run_dir, files=Faulty(every, at, Crash()), seal_records=4)
-        except Crash:
-            out = None  # type: ignore[assignment]
-        try:
-            for transition in done if out else ():
+            for transition in done:
                 out.append(*transition)
                 out.sync()
-        except Crash:
-            pass
-        if out:
+        finally:
             committed = out.seq
             kill(out)
-        assert recover(run_dir).end.seq == committed
-        assert same(list(Journal(run_dir)), done[:committed])
+    assert recover(tmp_path).end.seq == committed
+    assert same(list(Journal(tmp_path)), done[:committed])

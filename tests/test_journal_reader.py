@@ -33,7 +33,8 @@ def live(
     recover(run_dir, files=Quick())
     parent = None
     if after is not None:
-        (found,) = [r for r in Journal(run_dir, history="all") if (r.incarnation, r.seq) == after] or [None]
+        told_before = Journal(run_dir, history="all")
+        found = next((r for r in told_before if (r.incarnation, r.seq) == after), None)
         parent = Position(*after, found.chain if found else "0" * 16)
     out = writer(run_dir, incarnation=number, parent=parent, lock=lock, files=Quick(), **settings)
     for transition in records:

@@ -35,7 +35,7 @@ def events() -> Iterator[Event]:
         for batch in range(3):
             yield Fetched(ids=f"{epoch * 3 + batch:016x}")
             loss = [0.1 + 0.2, math.nan, -math.inf][batch] if epoch == 1 else 1 / (epoch * 3 + batch + 1)
-            yield Stepped(loss=loss, lr=[1e-3, 3e-4], samples=32, rng="0123456789abcdef", validate_due=batch == 2)
+            yield Stepped(loss=loss, lr=[1e-3, 3e-4], samples=32, rng=0x0123456789ABCDEF, validate_due=batch == 2)
             if batch == 2:
                 yield Validated(results={"eval#loss#dl": 0.5, "worst": math.inf if epoch else None, "note": "größer"})
         yield Exhausted()
