@@ -11,10 +11,10 @@ from functools import wraps
 from typing import Any
 
 import attrs
-
 from tachograph.states.errors import CallerError, nearest
 
 from .callbacks.callback import ALIASES, MOMENTS
+
 
 def moment_name(name: str) -> str:
     """Return a moment's own name for a name or an alias of it.
@@ -144,6 +144,9 @@ class Moment:
     def __or__(self, other: object) -> EventsList:
         return EventsList([self]) | other
 
+    def __ror__(self, other: object) -> EventsList:
+        return EventsList([other, self])
+
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (Moment, str)):
             return self.name == (other if isinstance(other, str) else other.name)
@@ -164,6 +167,9 @@ class EventsList:
 
     def __or__(self, other: object) -> EventsList:
         return EventsList([*self._targets, *(other if isinstance(other, EventsList) else [other])])
+
+    def __ror__(self, other: object) -> EventsList:
+        return EventsList([other, *self._targets])
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._targets)

@@ -7,18 +7,17 @@ a dict look-up and nothing more.
 from __future__ import annotations
 
 import inspect
+import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType, UnionType
 from typing import Any
 
 import attrs
-
 from tachograph.states import Event, Machine
 from tachograph.states.errors import CallerError, TachographError, nearest
 
 from .callbacks.callback import ALIASES, MOMENTS, Callback
-from .callbacks.progress import Progress
 from .events import EventsList, Filter, Moment, hangs_on, moment_name
 
 Give = Callable[[Any, Any], tuple[Any, ...]]
@@ -63,10 +62,10 @@ class Subscription:
     def call(self) -> Callable[..., Any]:
         """Return what dispatch calls: `fn` itself where there's nothing to decide."""
         fn = self.fn
-        if self.filter is not None:
-            fn = _thinned(fn, self.filter)
         if self.owner is not None and self.owner.outside_effects:
             fn = _once_announced(fn)
+        if self.filter is not None:  # outermost: what was announced before is counted all the same
+            fn = _thinned(fn, self.filter)
         return fn
 
     @property
@@ -124,8 +123,13 @@ class Listeners:
         Raises:
             CallerError: the target doesn't exist (the nearest are offered), or the function can't take what it gives.
         """
+        if isinstance(target, UnionType):  # what `|` makes of two event classes
+            target = target.__args__
         targets = list(target) if isinstance(target, (EventsList, list, tuple)) else [target]
-        new = [self._subscription(each, fn, priority, owner) for each in targets]  # all are checked before one is kept
+        new: list[Subscription] = []
+        for each in targets:  # all are checked before one is kept
+            taken = {s.key for s in (*self._subscriptions, *new)}
+            new.append(self._subscription(each, fn, priority, owner, taken))
         self._subscriptions.extend(new)
         self._changed()
         return Handle(self, new)
@@ -149,8 +153,7 @@ class Listeners:
             if method is not None and getattr(method, "__func__", method) is not vars(Callback).get(name):  # overridden
                 thin = getattr(method, "__tachograph_filter__", None)
                 fn = _bound(callback, method) if thin is not None else method
-                moment = Moment(moment_name(name), thin.copy() if thin is not None else None)
-                self.add(moment, fn, owner=callback)
+                self.add(Moment(moment_name(name), thin), fn, owner=callback)
 
     def remove(self, subscriptions: Iterable[Subscription]) -> None:
         """Take subscriptions back."""
@@ -158,7 +161,9 @@ class Listeners:
         self._subscriptions = [s for s in self._subscriptions if id(s) not in gone]
         self._changed()
 
-    def _subscription(self, target: Any, fn: Callable[..., Any], priority: int, owner: Callback | None) -> Subscription:
+    def _subscription(
+        self, target: Any, fn: Callable[..., Any], priority: int, owner: Callback | None, taken: set[str]
+    ) -> Subscription:
         kind, point = self._resolve(target)
         if not callable(fn):
             raise CallerError(f"a listener must be callable, not {_called(fn)}")
@@ -166,17 +171,17 @@ class Listeners:
         if thin is None and owner is None:
             thin = getattr(fn, "__tachograph_filter__", None)
             fn = getattr(fn, "__wrapped__", fn) if thin is not None else fn
-        if kind == "moment":
-            _check_arity(fn, point)
+        _check_arity(fn, point, MOMENTS[point] if kind == "moment" else None)
         self._number += 1
-        return Subscription(kind, point, fn, thin, owner, self._key(point, fn, owner), (-priority, self._number))
+        thin = None if thin is None else thin.copy()  # each subscription counts for itself
+        return Subscription(kind, point, fn, thin, owner, self._key(point, fn, owner, taken), (-priority, self._number))
 
-    def _key(self, point: str, fn: Callable[..., Any], owner: Callback | None) -> str:
+    def _key(self, point: str, fn: Callable[..., Any], owner: Callback | None, taken: set[str]) -> str:
         if owner is not None:
-            return f"{next(k for k, c in self.callbacks.items() if c is owner)}/{point}"
-        key = f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}/{point}"
-        alike = sum(s.key.split("#")[0] == key for s in self._subscriptions)
-        return f"{key}#{alike + 1}" if alike else key
+            key = f"{next(k for k, c in self.callbacks.items() if c is owner)}/{point}"
+        else:
+            key = f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}/{point}"
+        return next(k for n in itertools.count(1) if (k := f"{key}#{n}" if n > 1 else key) not in taken)
 
     def _resolve(self, target: Any) -> tuple[str, str]:
         if isinstance(target, Moment):
@@ -228,9 +233,8 @@ class Listeners:
         return tuple(heard)
 
     def hear_events(self) -> bool:
-        """Say whether anybody looks at what a batch's events measured: without a record, only then it's worth a look."""
-        shown = any(isinstance(callback, Progress) for callback in self.callbacks.values())
-        return shown or any(s.kind != "moment" for s in self._subscriptions)
+        """Say whether anybody is given events, and so may look at what they measured."""
+        return any(s.kind != "moment" for s in self._subscriptions)
 
     # -- memory --------------------------------------------------------------------------------------------
 
@@ -256,10 +260,20 @@ class Listeners:
         """
         filters = self._filters()
         stateful = {key for key, callback in self.callbacks.items() if callback.on_save_checkpoint(trainer)}
-        faults = [f"the snapshot holds the state of {k!r}, which this trainer lacks" for k in state["callbacks"] if k not in self.callbacks]
+        faults = [
+            f"the snapshot holds the state of {k!r}, which this trainer lacks"
+            for k in state["callbacks"]
+            if k not in self.callbacks
+        ]
         faults += [f"{k!r} has a state, which the snapshot lacks" for k in stateful - set(state["callbacks"])]
-        faults += [f"the snapshot holds the counts of the filter {k!r}, which this trainer lacks" for k in state["filters"] if k not in filters]
-        faults += [f"the filter {k!r} has counts, which the snapshot lacks" for k in filters if k not in state["filters"]]
+        faults += [
+            f"the snapshot holds the counts of the filter {k!r}, which this trainer lacks"
+            for k in state["filters"]
+            if k not in filters
+        ]
+        faults += [
+            f"the filter {k!r} has counts, which the snapshot lacks" for k in filters if k not in state["filters"]
+        ]
         if faults and strict:
             raise RestoreMismatch(f"{'; '.join(sorted(faults))}. Give the same callbacks, or run(strict=False)")
         for key, held in state["callbacks"].items():
@@ -349,16 +363,18 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _check_arity(fn: Callable[..., Any], moment: str) -> None:
+def _check_arity(fn: Callable[..., Any], point: str, given: Sequence[str] | None) -> None:
+    """Refuse a function that can't take what a moment gives; None: the trainer, and the event if it takes two."""
     signature = _signature(fn)
-    if signature is None:
+    if signature is None or (given is None and _takes_two(fn)):
         return
-    arguments = ("trainer", *MOMENTS[moment])
+    arguments = ("trainer", *(given or ()))
     try:
         signature.bind(*arguments)
     except TypeError as error:
         name = getattr(fn, "__qualname__", repr(fn))
-        raise CallerError(f"{moment} calls its listeners with ({', '.join(arguments)}), which {name}{signature} can't take") from error
+        calls = ", ".join(arguments) if given is not None else "trainer) or (trainer, event"
+        raise CallerError(f"{point} calls its listeners with ({calls}), which {name}{signature} can't take") from error
 
 
 def _takes_two(fn: Callable[..., Any]) -> bool:

@@ -49,7 +49,7 @@ class Callback:
 
     # -- the moments, in the order of a run -----------------------------------------------------------------
 
-    def on_after_trainer_initialized(self, trainer: Any, driver) -> None:
+    def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         """Hear that the trainer was built."""
 
     def on_sanity_check_begin(self, trainer: Any) -> None:
@@ -65,7 +65,7 @@ class Callback:
         """Hear that training ended: by its limits, by a stop, or by an error (after `on_exception`)."""
 
     def on_train_epoch_begin(self, trainer: Any) -> None:
-        """Hear that an epoch begins; its loader isn't opened yet."""
+        """Hear that an epoch begins; its order is fixed, and nothing of it has been read yet."""
 
     def on_train_epoch_end(self, trainer: Any) -> None:
         """Hear that an epoch is counted; its validation's results are there."""
