@@ -40,5 +40,7 @@ def choose_driver(driver: str | Driver, model: Any = None, device: Any = None, *
     if driver not in DRIVERS:
         raise CallerError(f"there is no driver {driver!r}. {nearest(driver, DRIVERS)}")
     if isinstance(device, (list, tuple)) or device == -1:
-        raise CallerError(f"device={device!r} asks for several devices, which driver={driver!r} doesn't drive: give one")
+        raise CallerError(
+            f"device={device!r} asks for several devices, which driver={driver!r} doesn't drive: give one"
+        )
     return DRIVERS[driver](model, device, **options)

@@ -121,8 +121,21 @@ class Driver(abc.ABC):
         """Put the model in training mode."""
 
     @abc.abstractmethod
-    def scalar(self, value: Any) -> float | None:
-        """Read a loss or a metric as a Python float; None stays None."""
+    def measure(self, loss: Any, seq: int) -> tuple[float | None, list[Any]]:
+        """Measure a step's loss without waiting for the device.
+
+        Args:
+            loss: what the step made; None if it made none.
+            seq: the transition that the step will be.
+
+        Returns:
+            The loss as a float if it is at hand, else None; and `[seq, loss]` of an earlier step whose loss has arrived,
+            else [].
+        """
+
+    def measured_late(self) -> list[list[Any]]:
+        """Return `[seq, loss]` of all steps whose loss hasn't been handed out yet, waiting for them."""
+        return []
 
     def plain(self, value: Any) -> Any:
         """Turn metric results into plain data: one-element tensors to numbers, longer ones to lists."""

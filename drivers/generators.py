@@ -100,12 +100,15 @@ def digest_reader(whole: bool, device: torch.device) -> Callable[[], int]:
     size = 24 + _WORDS
 
     def of_torch() -> int:
-        return crc32(get_state().numpy()[:size])
+        words: Any = get_state().numpy()
+        return crc32(words[:size])
 
     readers = _python_and_numpy() if whole else []
     if device.type == "cuda":
         index = device.index if device.index is not None else torch.cuda.current_device()
-        cuda = torch.cuda.default_generators[index]  # the Philox seed and offset live on the host: no wait for the device
+        cuda = torch.cuda.default_generators[
+            index
+        ]  # the Philox seed and offset live on the host: no wait for the device
         readers.append(lambda: f"{cuda.initial_seed()} {cuda.get_offset()}".encode())
     if not readers:
         return of_torch
@@ -122,18 +125,21 @@ def digest_reader(whole: bool, device: torch.device) -> Callable[[], int]:
 def _python_and_numpy() -> list[Callable[[], bytes]]:
     address = np.random.get_bit_generator().ctypes.state_address if hasattr(np.random, "get_bit_generator") else 0
     readers: list[Callable[[], bytes]] = [_python_words()]
-    if address and np.random.get_state()[0] == "MT19937":
-        key, pos = address, address + 624 * 4  # struct { uint32_t key[624]; int pos; }, documented by its ctypes interface
+    if address and np.random.get_state(legacy=False)["bit_generator"] == "MT19937":  # type: ignore[index]
+        key, pos = (
+            address,
+            address + 624 * 4,
+        )  # struct { uint32_t key[624]; int pos; }, documented by its ctypes interface
         readers.append(lambda: ctypes.string_at(key, _WORDS) + ctypes.string_at(pos, 4))
     else:
-        readers.append(lambda: repr(np.random.get_state()[1:]).encode())
+        readers.append(lambda: repr(np.random.get_state(legacy=True)).encode())
     return readers
 
 
 def _python_words() -> Callable[[], bytes]:
     """Read the position and some words of `random`'s generator where CPython keeps them, if they are there."""
     address = id(random._inst) + object.__basicsize__  # type: ignore[attr-defined]
-    words = random.getstate()[1]
+    words: Any = random.getstate()[1]
     expected = words[-1].to_bytes(4, "little") + b"".join(w.to_bytes(4, "little") for w in words[: _WORDS // 4])
     size = 4 + _WORDS
     if random._inst.__sizeof__() >= object.__basicsize__ + size and ctypes.string_at(address, size) == expected:  # type: ignore[attr-defined]

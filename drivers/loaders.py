@@ -17,6 +17,7 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 import torch
+from tachograph.states.errors import CallerError
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -28,8 +29,6 @@ from torch.utils.data import (
     TensorDataset,
     WeightedRandomSampler,
 )
-
-from tachograph.states.errors import CallerError
 
 from . import generators
 from .collating import quick, quick_collate
@@ -123,8 +122,9 @@ class IndexStream:
 
     def __init__(self, sampler: Any, seed: int, epoch: int, done: int) -> None:
         for part in (sampler, getattr(sampler, "sampler", None)):
-            if hasattr(part, "set_epoch"):
-                part.set_epoch(epoch)
+            set_epoch = getattr(part, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
         order = generators.derive(seed, "order", epoch)
         private = _with_private_generator(sampler, order)
         entries = iter(private) if private is not None else _under_private_generators(sampler, order)

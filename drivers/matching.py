@@ -42,7 +42,9 @@ class Signature:
         self.name = name
         self.takes_all = inspect.Parameter.VAR_KEYWORD in kinds
         if inspect.Parameter.VAR_POSITIONAL in kinds and not self.takes_all:
-            raise MatchFault(f"{name} takes *{_starred(parameters)}, which can't be filled by name: name its parameters")
+            raise MatchFault(
+                f"{name} takes *{_starred(parameters)}, which can't be filled by name: name its parameters"
+            )
         named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         self.names = tuple(p.name for p in named)
         self.required = tuple(p.name for p in named if p.default is p.empty)
@@ -72,7 +74,7 @@ class Signature:
 
 
 def _starred(parameters: Any) -> str:
-    return next(p.name for p in parameters if p.kind is p.VAR_POSITIONAL)
+    return str(next(p.name for p in parameters if p.kind is p.VAR_POSITIONAL))
 
 
 def matched(fn: Callable[..., Any], name: str, signature_of: Callable[..., Any] | None = None) -> Callable[[Any], Any]:
@@ -126,5 +128,7 @@ def _renamed(data: Any, mapping: Mapping[str, str], name: str) -> dict[str, Any]
     if found is None and isinstance(data, Sequence) and not isinstance(data, str):
         found = {f"_{i}": value for i, value in enumerate(data)}
     if found is None:
-        raise CallerError(f"{name} is a dict, so the data must be a dict, a dataclass or a sequence, not {type(data).__name__}")
+        raise CallerError(
+            f"{name} is a dict, so the data must be a dict, a dataclass or a sequence, not {type(data).__name__}"
+        )
     return {mapping.get(key, key): value for key, value in found.items()}

@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 import torch
-
 from tachograph.states.errors import CallerError, nearest
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -45,7 +44,9 @@ def choose_precision(name: str | None, fp16: bool, device: torch.device, scaler_
         raise CallerError(f"fp16=True and precision={name!r} contradict each other: give one of them")
     name = name or ("fp16" if fp16 else "fp32")
     if name not in PRECISIONS:
-        raise CallerError(f"precision must be one of {', '.join(PRECISIONS)}, not {name!r}. {nearest(name, PRECISIONS)}")
+        raise CallerError(
+            f"precision must be one of {', '.join(PRECISIONS)}, not {name!r}. {nearest(name, PRECISIONS)}"
+        )
     if name == "fp32":
         return Precision("fp32", None, None)
     dtype = torch.bfloat16 if name == "bf16" else torch.float16

@@ -6,7 +6,6 @@ what is heard between them are the engine's.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,22 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tachograph.states.errors import CallerError, nearest
 from torch import nn
 from torch.optim import Optimizer
-
-from tachograph.states.errors import CallerError, nearest
 
 from . import generators, storage
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
 from .loaders import BatchSource, check_loader, hash_ids, length_of, source_of
 from .matching import matched
+from .measuring import LAG, Losses, read_scalar
 from .precision import choose_precision
 
-_C_FLOATS: dict[torch.dtype, Any] = {
-    torch.float32: ctypes.c_float.from_address,
-    torch.float64: ctypes.c_double.from_address,
-}
 _LOOKUP = {"validate": ("validate_step", "test_step"), "test": ("test_step", "validate_step")}
 
 
@@ -48,6 +43,8 @@ class TorchDriver(Driver):
         set_grad_to_none: clear gradients by dropping them.
         non_blocking: move batches without waiting.
         scaler_options: keyword arguments of `torch.amp.GradScaler`.
+        measure_lag: steps after which a loss is read, >= 0; None means 0 on the CPU, 8 elsewhere, so that a step never
+            waits for the device.
 
     Raises:
         CallerError: the model, the device, the precision or `train_fn` can't be used.
@@ -65,6 +62,7 @@ class TorchDriver(Driver):
         set_grad_to_none: bool = True,
         non_blocking: bool = True,
         scaler_options: Mapping[str, Any] | None = None,
+        measure_lag: int | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise CallerError(f"model must be a torch.nn.Module, not {type(model).__name__}")
@@ -81,6 +79,8 @@ class TorchDriver(Driver):
         self._auto_call = auto_call
         self._train_fn = _train_fn(model, train_fn, auto_call)
         self._on_cpu = self.device.type == "cpu"
+        lag = (0 if self._on_cpu else LAG) if measure_lag is None else measure_lag
+        self._losses = Losses(lag) if lag else None
         self._source: BatchSource | None = None
         self._digest: Callable[[], int] = int
         self._to_restore: dict[str, Any] | None = None
@@ -114,7 +114,9 @@ class TorchDriver(Driver):
         sizes = [[len(group["params"]) for group in o.param_groups] for o in self.optimizers]
         return {
             "model": f"{type(self.model).__name__} with {len(tensors)} tensors, digest {digest}",
-            "optimizers": [f"{type(o).__name__} with groups of {s}" for o, s in zip(self.optimizers, sizes, strict=True)],
+            "optimizers": [
+                f"{type(o).__name__} with groups of {s}" for o, s in zip(self.optimizers, sizes, strict=True)
+            ],
             "precision": self.precision.name,
         }
 
@@ -220,12 +222,13 @@ class TorchDriver(Driver):
     def train_mode(self) -> None:
         self.model.train()
 
-    def scalar(self, value: Any) -> float | None:
-        if type(value) is torch.Tensor and value.is_cpu:
-            read = _C_FLOATS.get(value.dtype)
-            if read is not None:  # host memory, read where it lies: no operator is dispatched for it
-                return read(value.data_ptr()).value  # type: ignore[no-any-return]
-        return value if value is None else float(value)
+    def measure(self, loss: Any, seq: int) -> tuple[float | None, list[Any]]:
+        if self._losses is None:
+            return read_scalar(loss), []
+        return None, self._losses.put(loss, seq)
+
+    def measured_late(self) -> list[list[Any]]:
+        return [] if self._losses is None else self._losses.rest()
 
     def plain(self, value: Any) -> Any:
         return storage.mapped(value, lambda t: t.item() if t.numel() == 1 else t.tolist())
@@ -287,6 +290,7 @@ class TorchDriver(Driver):
             "batch_ids": storage.copied(self.batch_ids) if storage.is_plain(self.batch_ids) else None,
             "batch_samples": self.batch_samples,
             "has_batch": batch is not NO_BATCH and storage.is_plain(batch),
+            "losses": [] if self._losses is None else self._losses.state(),
             "extra": storage.copied(dict(extra)),
         }
 
@@ -310,6 +314,8 @@ class TorchDriver(Driver):
         for name, parameter in self.model.named_parameters():
             grad = rest["gradients"].get(name)
             parameter.grad = None if grad is None else grad.to(parameter.device)
+        if self._losses is not None:
+            self._losses.load(rest["losses"])
         evaluating = frozenset(rest["evaluating"])
         for name, module in self.model.named_modules():
             module.training = name not in evaluating
@@ -328,13 +334,17 @@ class TorchDriver(Driver):
                 raise RestoreFault(f"the snapshot has '{name}', which the model lacks")
             shape = getattr(mine[name], "shape", None)
             if shape != getattr(model[name], "shape", None):
-                raise RestoreFault(f"'{name}' has shape {list(model[name].shape)} in the snapshot, {list(shape or ())} in the model")
+                raise RestoreFault(
+                    f"'{name}' has shape {list(model[name].shape)} in the snapshot, {list(shape or ())} in the model"
+                )
         if len(rest["optimizers"]) != len(self.optimizers):
-            raise RestoreFault(f"the snapshot holds {len(rest['optimizers'])} optimizers, this trainer {len(self.optimizers)}")
+            raise RestoreFault(
+                f"the snapshot holds {len(rest['optimizers'])} optimizers, this trainer {len(self.optimizers)}"
+            )
         if (rest["scaler"] is None) != (self._scaler is None):
             holder, other = ("trainer", "snapshot") if rest["scaler"] is None else ("snapshot", "trainer")
             raise RestoreFault(f"the {holder} has a gradient scaler, the {other} has none: use the same precision")
-        lost = [key for key in ("generators", "gradients", "evaluating", "extra") if key not in rest]
+        lost = [key for key in ("generators", "gradients", "evaluating", "losses", "extra") if key not in rest]
         if lost:
             raise RestoreFault(f"the snapshot lacks the entry '{lost[0]}'")
 
@@ -373,7 +383,9 @@ def _device(device: Any, model: nn.Module) -> torch.device:
 def _method(model: nn.Module, name: str, parameter: str) -> str:
     if not callable(getattr(model, name, None)):
         own = [n for n in dir(type(model)) if not n.startswith("_") and n not in dir(nn.Module)]
-        raise CallerError(f"{parameter}={name!r}: {type(model).__name__} has no such method. {nearest(name, own or ['forward'])}")
+        raise CallerError(
+            f"{parameter}={name!r}: {type(model).__name__} has no such method. {nearest(name, own or ['forward'])}"
+        )
     return name
 
 

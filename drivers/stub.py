@@ -130,8 +130,8 @@ class StubDriver(Driver):
     def train_mode(self) -> None:
         self.training = True
 
-    def scalar(self, value: Any) -> float | None:
-        return None if value is None else float(value)
+    def measure(self, loss: Any, seq: int) -> tuple[float | None, list[Any]]:
+        return None if loss is None else float(loss), []
 
     def learning_rates(self) -> list[float]:
         return [0.1]
@@ -185,7 +185,9 @@ class StubDriver(Driver):
 
     def load(self, directory: Path, *, training: bool = True) -> tuple[dict[str, Any], Any]:
         held = json.loads((directory / "rank-0.json").read_bytes())
-        missing = [k for k in ("weight", "gradient", "generator", "steps", "updates", "batch", "extra") if k not in held]
+        missing = [
+            k for k in ("weight", "gradient", "generator", "steps", "updates", "batch", "extra") if k not in held
+        ]
         if missing:
             raise RestoreFault(f"the snapshot lacks the entry '{missing[0]}'")
         self.weight = held["weight"]

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-
 from tachograph.states import Event, TachographError, TrainerState
 from tachograph.states.trainer_state import LIMITS
 
@@ -84,7 +83,8 @@ def diff(run_a: str | Path, run_b: str | Path) -> Divergence | None:
 
 def first_difference(recorded: Record, source: str, event: Event, state: Any) -> tuple[str, Any, Any]:
     """Name the first field in which a live transition differs from a recorded one: (field, recorded, live)."""
-    data = {a.name: getattr(event, a.name) for a in attrs.fields(type(event))}
+    fields: Any = attrs.fields(type(event))  # type: ignore[arg-type]
+    data = {a.name: getattr(event, a.name) for a in fields}
     live = {"from": source, "event": type(event).__name__, "to": state.state, "data": data, "state": _state(state)}
     old = _plain(recorded)
     old["data"] = {**{k: v for k, v in data.items() if k not in old["data"]}, **old["data"]}
@@ -128,7 +128,7 @@ def _compared(a: Any, b: Any, path: str = "") -> tuple[str, Any, Any]:
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, float) and isinstance(b, float):
-        return a == b and math.copysign(1, a) == math.copysign(1, b) or (a != a and b != b)
+        return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (a != a and b != b)
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-
 from tachograph.drivers import NO_BATCH, Driver
 from tachograph.states import Event, Failed, Machine, MachineFault, Stopped, TrainerState
 from tachograph.states.errors import CallerError
@@ -97,7 +96,7 @@ class Engine:
         self.machine = machine
         self.driver = driver
         self.listeners = Listeners(machine)
-        self.trainer_state: Any = TrainerState(state=machine.initial) if state is None else state
+        self.trainer_state: Any = TrainerState(state=str(machine.initial)) if state is None else state
         self.run_dir = None if run_dir is None else recording.new_run_dir() if run_dir == "auto" else Path(run_dir)
         self.exception: BaseException | None = None
         self.announced_until = 0
@@ -302,7 +301,9 @@ class Engine:
         self._reenter(state, NO_BATCH if rest.batch is None else rest.batch, fresh=False)
         return True
 
-    def _open_recorder(self, about: dict[str, Any], *, incarnation: int, parent: Position | None, lock: Any = None) -> Recorder:
+    def _open_recorder(
+        self, about: dict[str, Any], *, incarnation: int, parent: Position | None, lock: Any = None
+    ) -> Recorder:
         assert self.run_dir is not None
         return Recorder(
             self.run_dir, about, self.machine, type(self.trainer_state), incarnation, parent, self._flag_attention, lock
@@ -468,7 +469,9 @@ def _check_perform(machine: Machine, perform: Mapping[str, Perform]) -> None:
             raise MachineFault(f"state '{name}' needs a function: perform={{'{name}': function(state) -> event, ...}}")
     for name in perform:
         if name not in needed:
-            raise MachineFault(f"perform names '{name}', which is final or no state of this machine: {', '.join(needed)}")
+            raise MachineFault(
+                f"perform names '{name}', which is final or no state of this machine: {', '.join(needed)}"
+            )
 
 
 def as_callbacks(callbacks: Any) -> Sequence[Any]:

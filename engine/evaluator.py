@@ -160,7 +160,9 @@ def _named_loaders(dataloaders: Any) -> dict[str, Any]:
         if isinstance(loader, (str, bytes)) or not isinstance(loader, Iterable):
             raise CallerError(f"the evaluation loader {name!r} can't be iterated over: it is a {type(loader).__name__}")
         if hasattr(loader, "__next__"):
-            raise CallerError(f"the evaluation loader {name!r} is an iterator, empty after its first use: give what makes it")
+            raise CallerError(
+                f"the evaluation loader {name!r} is an iterator, empty after its first use: give what makes it"
+            )
         if hasattr(loader, "__len__") and _length(loader) == 0:
             raise CallerError(f"the evaluation loader {name!r} is empty")
     return held
@@ -181,7 +183,9 @@ def _checked_metrics(metrics: Any) -> dict[str, Any]:
         if not callable(getattr(metric, "compute", None)) and not callable(getattr(metric, "get_metric", None)):
             lacking.append("compute")
         if lacking:
-            raise CallerError(f"metric {name!r} must have update, compute and reset; {type(metric).__name__} lacks {lacking[0]}")
+            raise CallerError(
+                f"metric {name!r} must have update, compute and reset; {type(metric).__name__} lacks {lacking[0]}"
+            )
     return dict(metrics)
 
 

@@ -37,5 +37,8 @@ class StepCheck:
         for handle in self._handles:
             handle.remove()
         for name in sorted(self._watched - self._reached):
-            warnings.warn(f"batch_step_fn never reached {name}, which has listeners: it should call {_EXPECTED[name]}", stacklevel=2)
+            warnings.warn(
+                f"batch_step_fn never reached {name}, which has listeners: it should call {_EXPECTED[name]}",
+                stacklevel=2,
+            )
         return None

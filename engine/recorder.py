@@ -117,7 +117,9 @@ class Recorder:
             self.append = self._writer.append
             field, before, now = first_difference(recorded, source, event, state)
             found = Divergence(state.seq, field, before, now, "")
-            self.side("diverged", at=found.seq, field=field, recorded=repr(before), found=repr(now), matched=self._matched)
+            self.side(
+                "diverged", at=found.seq, field=field, recorded=repr(before), found=repr(now), matched=self._matched
+            )
             self._diverged(found)
 
     def _ends_comparison(self) -> None:

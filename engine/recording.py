@@ -40,7 +40,9 @@ def holds_a_run(path: Path) -> bool:
     return (path / "run.json").is_file()
 
 
-def create(path: Path, settings: Mapping[str, Any], environment: Mapping[str, Any], parent: Any = None) -> dict[str, Any]:
+def create(
+    path: Path, settings: Mapping[str, Any], environment: Mapping[str, Any], parent: Any = None
+) -> dict[str, Any]:
     """Create a run directory and its `run.json`.
 
     Raises:
@@ -62,7 +64,9 @@ def create(path: Path, settings: Mapping[str, Any], environment: Mapping[str, An
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / "run.json", about)
     except OSError as error:
-        raise CallerError(f"run_dir {path} can't be written: {error.strerror}. Give another run_dir, or None") from error
+        raise CallerError(
+            f"run_dir {path} can't be written: {error.strerror}. Give another run_dir, or None"
+        ) from error
     return about
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-
 from tachograph.drivers import NO_BATCH
 from tachograph.states import TrainerState
 from tachograph.states.errors import CallerError
@@ -92,7 +91,9 @@ def intact_snapshot(source: Source) -> Snapshot:
     if source.snapshot is not None:
         fault = source.snapshot.fault()
         if fault:
-            raise SnapshotFault(f"{source.snapshot.path} is damaged: {fault}. Give another snapshot, or the run directory")
+            raise SnapshotFault(
+                f"{source.snapshot.path} is damaged: {fault}. Give another snapshot, or the run directory"
+            )
         return source.snapshot
     found, skipped = snapshots.newest(source.run_dir, _live(Journal(source.run_dir)))
     if found is None:
@@ -117,8 +118,10 @@ def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> N
             snapshots.clean(source.run_dir)
         journal = Journal(source.run_dir)
         changed = engine.take_settings(about)
+        snapshot: Snapshot | None
+        passed_over: list[str] = []
         if source.snapshot is not None:
-            snapshot, passed_over = intact_snapshot(source), []
+            snapshot = intact_snapshot(source)
         else:
             snapshot, passed_over = snapshots.newest(source.run_dir, _live(journal))
         _restore(engine, source.run_dir, about, journal, snapshot, passed_over, changed, lock, strict, on_divergence)
@@ -151,9 +154,14 @@ def _restore(
     lost = None if snapshot is None else snapshot.about()["unwritten"]
     _record(engine, about, journal, start, lost, lock)
     engine.announced_until = last.seq if last is not None and lock is not None else start.seq
-    report = ResumeReport(run_dir, snapshot and snapshot.path, start.seq, len(expected), passed_over, changed)
+    path = None if snapshot is None else snapshot.path
+    report = ResumeReport(run_dir, path, start.seq, len(expected), passed_over, changed)
     _tell(engine, report, snapshot)
-    if engine._recorder is not None and lock is not None and not set(changed) - {*LIMITS, "n_batches", "snapshot_every"}:
+    if (
+        engine._recorder is not None
+        and lock is not None
+        and not set(changed) - {*LIMITS, "n_batches", "snapshot_every"}
+    ):
         engine._recorder.expect(dict(expected), _saying(engine, start.seq), _on_divergence(engine, on_divergence))
     if snapshot is not None:
         engine._reenter(engine.trainer_state, batch, fresh=True)
@@ -209,7 +217,8 @@ def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> No
     inexact = snapshot is not None and not snapshot.exact
     if inexact:
         warnings.warn(
-            f"{report.snapshot} was taken when an error had struck inside a state's work: what follows isn't exact", stacklevel=5
+            f"{report.snapshot} was taken when an error had struck inside a state's work: what follows isn't exact",
+            stacklevel=5,
         )
     if engine._recorder is not None:
         name = None if report.snapshot is None else report.snapshot.name

@@ -13,12 +13,11 @@ import os
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
-
 from tachograph.states.errors import TachographError
 
 FORMAT = 1
@@ -90,9 +89,13 @@ def read(path: Path) -> Snapshot:
     try:
         commit = json.loads((path / "COMMIT").read_bytes())
         if commit["format"] > FORMAT:
-            raise SnapshotFault(f"{path} is of format {commit['format']}, this version reads up to {FORMAT}: upgrade tachograph")
+            raise SnapshotFault(
+                f"{path} is of format {commit['format']}, this version reads up to {FORMAT}: upgrade tachograph"
+            )
         files = {name: (size, digest) for name, (size, digest) in commit["files"].items()}
-        return Snapshot(path, commit["seq"], commit["incarnation"], commit["chain"], commit["run"], commit["exact"], files)
+        return Snapshot(
+            path, commit["seq"], commit["incarnation"], commit["chain"], commit["run"], commit["exact"], files
+        )
     except FileNotFoundError:
         raise SnapshotFault(f"{path} isn't a complete snapshot: it has no COMMIT") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -253,7 +256,7 @@ def _fsync_dir(path: Path) -> None:
         os.close(fd)
 
 
-__all__: Iterable[str] = [
+__all__ = [
     "FORMAT",
     "Snapshot",
     "SnapshotFault",

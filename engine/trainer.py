@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-
 from tachograph.drivers import NO_BATCH, Driver, LossFault, choose_driver
 from tachograph.drivers.matching import as_mapping, mapping_fn
 from tachograph.states import (
@@ -155,7 +154,15 @@ class Trainer(Engine):
         self.train_dataloader = train_dataloader
         self.seed = train.initial_seed() if seed is None else _seed(seed)
         self.evaluator = self._evaluator(
-            train, model, validate_dataloaders, metrics, validate_batch_step_fn, validate_mode, input_mapping, output_mapping, given
+            train,
+            model,
+            validate_dataloaders,
+            metrics,
+            validate_batch_step_fn,
+            validate_mode,
+            input_mapping,
+            output_mapping,
+            given,
         )
         self._step_fn = self._default_step if batch_step_fn is None else _step_fn(batch_step_fn)
         self.batch_indices: Any = None
@@ -352,7 +359,13 @@ class Trainer(Engine):
             self._rescale = 1.0
         every = self._validate_every
         due = self.evaluator is not None and type(every) is tuple and due_at_epoch_end(every, state)
-        return Exhausted(validate_due=due, flushed=flushed and not self.step_skipped)
+        return Exhausted(validate_due=due, flushed=flushed and not self.step_skipped, late=self._late())
+
+    def _late(self) -> list[list[Any]]:
+        late = self.driver.measured_late()  # type: ignore[union-attr]
+        if late:
+            self.last_loss = late[-1][1]
+        return late
 
     def _step(self, state: TrainerState) -> Event:
         driver, steps = self.driver, self.accumulation_steps
@@ -365,8 +378,9 @@ class Trainer(Engine):
         if self._check is not None:
             self._check = self._check.after_step()
         self._losses = []
+        loss, late = driver.measure(losses[0] if len(losses) == 1 else _sum(losses), state.seq + 1)  # type: ignore[union-attr]
+        self.last_loss = late[1] if late else loss
         if self._measured:
-            loss = self.last_loss = driver.scalar(losses[0] if len(losses) == 1 else _sum(losses))  # type: ignore[union-attr]
             event = Stepped(
                 loss=loss,
                 lr=driver.learning_rates(),  # type: ignore[union-attr]
@@ -374,9 +388,16 @@ class Trainer(Engine):
                 rng=driver.rng_digest(),  # type: ignore[union-attr]
                 closed=self._closes,
                 skipped=self.step_skipped,
+                late=late,
             )
         else:
-            event = Stepped(samples=driver.batch_samples, closed=self._closes, skipped=self.step_skipped)  # type: ignore[union-attr]
+            event = Stepped(
+                loss=loss,
+                samples=driver.batch_samples,  # type: ignore[union-attr]
+                closed=self._closes,
+                skipped=self.step_skipped,
+                late=late,
+            )
         if self.evaluator is not None and self._due(state, event):
             event = attrs.evolve(event, validate_due=True)
         self.batch = self.batch_indices = None
@@ -482,7 +503,11 @@ class Trainer(Engine):
 
     def _where(self, state: TrainerState) -> str:
         where = f"in state '{state.state}', epoch {state.cur_epoch_idx}, batch {state.batch_idx_in_epoch}, after transition {state.seq}"
-        return where if self.batch_indices is None else f"{where}; the batch holds the samples {_short(self.batch_indices)}"
+        return (
+            where
+            if self.batch_indices is None
+            else f"{where}; the batch holds the samples {_short(self.batch_indices)}"
+        )
 
     def _failed(self, error: BaseException) -> Any:
         failed = super()._failed(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from .event import Event, evolver
@@ -31,11 +33,13 @@ class Exhausted(Event):
 
     Attributes:
         validate_due: a validation belongs to the end of this epoch.
+        late: `[seq, loss]` of each step whose loss hadn't arrived from the device before.
         flushed: an open accumulation window had to be closed here, since only now its end was known.
     """
 
     validate_due: bool = False
     flushed: bool = False
+    late: list[Any] = attrs.field(factory=list)
 
     def fold(self, state: TrainerState, dest: str) -> TrainerState:
         if self.flushed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from .event import Event, evolver
@@ -17,13 +19,14 @@ class Stepped(Event):
     """A training batch is done.
 
     Attributes:
-        loss: its loss, undivided by the window; None where the step made none, or where nobody records or hears
-            the event. NaN stays NaN.
-        lr: the learning rates used, one per parameter group.
+        loss: its loss, undivided by the window; None where the step made none, or where it is still on its
+            way from the device (see `late`). NaN stays NaN.
+        lr: the learning rates used, one per parameter group; empty where nobody records or hears the event, as `rng`.
         samples: samples in the batch, over all ranks.
         rng: a number that tells the generators' position after the step; 0 where it isn't taken.
         closed: the accumulation window was closed.
         skipped: the window was closed, but the gradient scaler found an infinity and took no step.
+        late: `[seq, loss]` of an earlier step, whose loss has arrived from the device with this one; else [].
         validate_due: a validation follows this step.
     """
 
@@ -33,6 +36,7 @@ class Stepped(Event):
     rng: int = 0
     closed: bool = True
     skipped: bool = False
+    late: list[Any] = attrs.field(factory=list)
     validate_due: bool = False
 
     def fold(self, state: TrainerState, dest: str) -> TrainerState:

@@ -9,7 +9,7 @@ library's own data (a property test holds the two equal).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -29,6 +29,7 @@ from .step import Stepped
 from .validate import Validated
 
 Guard = Callable[[Any, Any], bool]
+Way = str | Sequence[tuple[Guard | None, str]]
 ANY = "*"
 """As a row's source: every state that isn't final."""
 FINAL = ("done", "exception")
@@ -145,7 +146,7 @@ class Machine(transitions.Machine):
             send_event=True,
         )
         for row in self.rows:
-            conditions = None if row.guard is None else [_as_condition(row.guard)]
+            conditions: Any = None if row.guard is None else [_as_condition(row.guard)]
             self.add_transition(row.event.__name__, row.source, row.dest, conditions=conditions)
         self.ways = self._compile()
 
@@ -154,13 +155,13 @@ class Machine(transitions.Machine):
             return [row]
         return [attrs.evolve(row, source=name) for name in self.names if name not in self.final]
 
-    def _compile(self) -> dict[tuple[str, type[Event]], str | list[tuple[Guard | None, str]]]:
+    def _compile(self) -> dict[tuple[str, type[Event]], Way]:
         """Read the library's transitions back into a dict: one unguarded row is its dest, else guards in order."""
         classes = {row.event.__name__: row.event for row in self.rows}
-        short: dict[tuple[str, type[Event]], str | list[tuple[Guard | None, str]]] = {}
+        short: dict[tuple[str, type[Event]], Way] = {}
         for name, event in self.events.items():
             for source, found in event.transitions.items():  # read by items(): indexing would insert a key
-                ways = [(t.conditions[0].func.guard if t.conditions else None, t.dest) for t in found]
+                ways: Any = [(_guard_of(t), t.dest) for t in found]
                 short[source, classes[name]] = ways[0][1] if ways[0][0] is None else ways
         return short
 
@@ -174,11 +175,11 @@ class Machine(transitions.Machine):
         Raises:
             IllegalEvent: no row takes the event here, or all guards said no; it says what would be legal.
         """
-        way = self.ways.get((state.state, type(event)))
-        if way.__class__ is str:
-            return way  # type: ignore[return-value]
-        for guard, dest in way or ():
-            if guard is None or guard(state, event):  # type: ignore[operator]
+        way = self.ways.get((state.state, type(event)), ())
+        if isinstance(way, str):
+            return way
+        for guard, dest in way:
+            if guard is None or guard(state, event):
                 return dest
         raise IllegalEvent(state.state, type(event).__name__, self.legal(state.state), state.seq)
 
@@ -260,6 +261,10 @@ def _checked(row: Row) -> Row:
     if row.guard is not None and not (callable(row.guard) and hasattr(row.guard, "__name__")):
         raise MachineFault(f"{said} has a guard that is no function with a name: {row.guard!r}")
     return row
+
+
+def _guard_of(transition: Any) -> Guard | None:
+    return transition.conditions[0].func.guard if transition.conditions else None
 
 
 def _check(rows: list[Row], names: list[str], initial: str, final: frozenset[str]) -> None:

@@ -65,7 +65,9 @@ class EarlyStopping(Callback):
         else:
             self.wait += 1
             if self.wait >= self.patience:
-                self._stop(trainer, f"EarlyStopping: {self.wait} validations without improvement on {self._monitor.best}")
+                self._stop(
+                    trainer, f"EarlyStopping: {self.wait} validations without improvement on {self._monitor.best}"
+                )
 
     def _stop(self, trainer: Any, reason: str) -> None:
         self.stopped = reason

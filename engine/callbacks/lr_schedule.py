@@ -66,7 +66,9 @@ class LRSchedule(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         own = self.scheduler.state_dict()
         # a scheduler keeps some dicts as their own kind (MultiStepLR a Counter) and loads whatever it is given
-        self.scheduler.load_state_dict({k: type(own[k])(v) if isinstance(own.get(k), dict) else v for k, v in state["scheduler"].items()})
+        self.scheduler.load_state_dict(
+            {k: type(own[k])(v) if isinstance(own.get(k), dict) else v for k, v in state["scheduler"].items()}
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -24,7 +24,9 @@ class Monitor:
         CallerError: `name` is neither, or `min_delta` is negative.
     """
 
-    def __init__(self, name: str | Callable[[dict[str, Any]], Any], larger_better: bool = True, min_delta: float = 0.0) -> None:
+    def __init__(
+        self, name: str | Callable[[dict[str, Any]], Any], larger_better: bool = True, min_delta: float = 0.0
+    ) -> None:
         if not isinstance(name, str) and not callable(name):
             raise CallerError(f"monitor must be a key of the results or a function, not {name!r}")
         if min_delta < 0:

@@ -97,7 +97,11 @@ class Progress(Callback):
         rate = done / spent if spent > 0 else 0.0
         of = f"/{state.num_batches_per_epoch}" if state.num_batches_per_epoch is not None else ""
         at_end = state.batch_idx_in_epoch == 0 and state.cur_epoch_idx > 0
-        epoch, batch = (state.cur_epoch_idx, "") if at_end else (state.cur_epoch_idx + 1, f"  batch {state.batch_idx_in_epoch}{of}")
+        epoch, batch = (
+            (state.cur_epoch_idx, "")
+            if at_end
+            else (state.cur_epoch_idx + 1, f"  batch {state.batch_idx_in_epoch}{of}")
+        )
         epochs = f"/{state.n_epochs}" if state.n_epochs is not None else ""
         loss = "" if trainer.last_loss is None else f"  loss {_number(trainer.last_loss)}"
         return f"epoch {epoch}{epochs}{batch}{loss}  {rate:.1f} batches/s{self._left(state, rate)}"
@@ -122,7 +126,9 @@ class Progress(Callback):
         from rich.live import Live
 
         console = Console(file=self._file or sys.stderr)
-        live = Live("", console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False, transient=True)
+        live = Live(
+            "", console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False, transient=True
+        )
         live.start()
         return live
 
