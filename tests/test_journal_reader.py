@@ -318,6 +318,17 @@ def test_following_can_begin_later_and_take_side_records_along(tmp_path: Path) -
     assert [getattr(i, "kind", i.seq) for i in seen] == ["noted", 3, "noted", 4, "noted", "closed"]
 
 
+@pytest.mark.parametrize("after", range(21))
+def test_following_from_anywhere_gives_what_is_live_from_there_on(tmp_path: Path, after: int) -> None:
+    done = run(20)
+    live(tmp_path, 0, None, done[:13], seal_records=3)
+    live(tmp_path, 1, (0, 11), done[11:20], seal_records=4)
+    seen = list(Journal(tmp_path).follow(stop=lambda: True, after=after))
+    assert [(r.incarnation, r.seq) for r in seen] == [x for x in told(tmp_path) if x[1] > after]
+    expected = Journal(tmp_path).expected_after(0, min(after, 11))
+    assert [(r.incarnation, n) for n, r in expected.items()] == [x for x in told(tmp_path) if x[1] > min(after, 11)]
+
+
 def test_following_refuses_damage(tmp_path: Path) -> None:
     written(tmp_path, 4, close=False)
     path = only_file(tmp_path)

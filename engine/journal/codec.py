@@ -222,8 +222,15 @@ def stored_crc(line: bytes) -> int | None:
 
 
 def side_line(kind: str, seq: int, data: dict[str, Any], crc: int, time: float) -> tuple[bytes, int]:
-    """Encode a side record; return (line, crc)."""
-    raw = to_json({"side": kind, "seq": seq, "data": plain(data)})
+    """Encode a side record; return (line, crc).
+
+    Raises:
+        JournalError: `data` holds what JSON can't.
+    """
+    try:
+        raw = to_json({"side": kind, "seq": seq, "data": plain(data)})
+    except Exception as error:
+        raise JournalError(f"a {kind!r} record after seq {seq} holds what it can't: {error}") from error
     return sealed(b'%b,"meta":{"time":%.6f}' % (raw[:-1], time), crc)
 
 

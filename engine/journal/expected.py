@@ -32,7 +32,7 @@ def _overlay(history: RankHistory, number: int, seq: int, expected: dict[int, Re
     """Lay one incarnation's records over those of the incarnations before it."""
     records, diverged = {}, False
     end = history.first_seq(number) - 1
-    for item in history.walk(number, None, sides=True):
+    for item in history.walk(number, None, sides=True, start=seq + 1):
         if isinstance(item, SideRecord):
             diverged = diverged or item.kind == "diverged"
             continue

@@ -59,14 +59,21 @@ class Follower:
         """
         history = self._history
         if self._opened is None:
-            lineage = history.lineage(history.newest)
-            return history.segments[lineage[0][0]][0] if lineage else None
+            return self._first_segment()
         segment = self._opened[0]
         for opened in history.segments.get(segment.incarnation, []):
             if opened[0].first_seq > segment.first_seq and not self._past(opened):
                 return opened
         after = [n for n, _ in history.lineage(history.newest) if n > segment.incarnation]
         return history.segments[after[0]][0] if after else None
+
+    def _first_segment(self) -> Opened | None:
+        """Return the segment that the first record wanted may stand in."""
+        history, begin = self._history, max(self._after, 1)
+        lineage = history.lineage(history.newest)
+        live = [o for n, upto in lineage for o in history.segments[n] if upto is None or o[1].first_seq <= upto]
+        before = [opened for opened in live if opened[1].first_seq <= begin]
+        return max(before, key=lambda opened: opened[1].first_seq) if before else next(iter(live), None)
 
     def _past(self, opened: Opened) -> bool:
         return self._upto is not None and opened[1].first_seq > self._upto

@@ -189,8 +189,10 @@ class RankHistory:
         for incarnation in sorted(self.segments):
             yield from self.walk(incarnation, None, sides)
 
-    def walk(self, incarnation: int, upto: int | None, sides: bool) -> Generator[Item, None, Position]:
+    def walk(self, incarnation: int, upto: int | None, sides: bool, start: int = 0) -> Generator[Item, None, Position]:
         """Yield one incarnation's records up to the transition `upto`; return where it ended.
+
+        Segments that hold nothing from `start` on are passed over unread.
 
         Raises:
             JournalCorrupt: a line is damaged, or a transition or a segment is missing.
@@ -199,7 +201,9 @@ class RankHistory:
             yield from self._walk_salvage(incarnation, upto, sides)
             return START
         opened = self.segments[incarnation]
-        at = Reached(self.first_seq(incarnation) - 1, opened[0][1].chain)
+        early = sum(header.first_seq <= start for _, header in opened[1:])
+        opened = opened[early:]
+        at = Reached(max(opened[0][1].first_seq, 1) - 1, opened[0][1].chain)
         for segment, header in opened:
             if at.line:
                 check_segment(segment, header, at)

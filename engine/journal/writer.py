@@ -115,6 +115,7 @@ class JournalWriter:
         try:
             output = Output(where, max(first_seq, 1) - 1, chain, files, sync_every)
         except OSError as error:
+            lock.release()
             raise JournalWriteError.of(where, error) from error
         self = cls(header, encode, output, lock, files, clock, (seal_bytes, seal_records))
         try:
@@ -212,6 +213,7 @@ class JournalWriter:
 
         Raises:
             JournalWriteError: as `append`.
+            JournalError: `data` holds what JSON can't.
         """
         output = self._output
         line, crc = side_line(kind, output.seq, data, output.crc, self._clock())
