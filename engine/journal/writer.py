@@ -198,8 +198,7 @@ class JournalWriter:
             chain: the chain after it.
 
         Raises:
-            JournalWriteError: as `append`.
-            JournalError: as `append`.
+            JournalError: as `append`, a `JournalWriteError` included.
         """
         output, body = self._output, line.rstrip(b"\n")[:-TAIL]
         seq = int(body[7 : body.index(b",")])
@@ -213,7 +212,7 @@ class JournalWriter:
 
         Raises:
             JournalWriteError: as `append`.
-            JournalError: `data` holds what JSON can't.
+            JournalError: `data` holds what it can't.
         """
         output = self._output
         line, crc = side_line(kind, output.seq, data, output.crc, self._clock())
