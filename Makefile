@@ -1,0 +1,52 @@
+# Everything a developer types. The environment in .venv is made on the first call, and made anew when it is outdated.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CONSTRAINTS := $(wildcard constraints.txt)
+INSTALL = $(BIN)/python -m pip install --quiet $(CONSTRAINTS:%=-c %)
+# The strict editable install links single files, so it is made anew when a product file comes, goes or is renamed.
+FILES := $(shell find states drivers engine -name '*.py' -o -name py.typed | LC_ALL=C sort | cksum | cut -d' ' -f1)
+INSTALLED := $(VENV)/installed-$(FILES)
+# Tests add sums in one order: one thread each. Two at a time would halve nothing that a kill test waits for.
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all check bench clean
+
+help: ## say this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## train, kill the training, go on, and see that nothing was lost: about a minute
+	@$(BIN)/python examples/demo.py
+
+test: $(INSTALLED) ## all tests but the long sweeps
+	@$(TEST) -m "not sweep"
+
+test-all: $(INSTALLED) ## all tests
+	@$(TEST)
+
+check: $(INSTALLED) ## ruff, mypy, and the rules of the house
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary -p tachograph.states -p tachograph.drivers -p tachograph.engine
+	@$(TEST) tests/test_house.py
+
+bench: $(INSTALLED) ## measure what a step, a record and a resume cost
+	@$(BIN)/python -c 'import ignite' 2>/dev/null || $(INSTALL) -e '.[bench]' --config-settings editable_mode=strict
+	@for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+clean: ## remove the environment, and all that was built or cached
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -r {} +
+
+$(INSTALLED): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	@echo "Installing into $(VENV) ..."
+	@rm -f $(VENV)/installed-*
+	@if [ -d build ]; then find -L build -type l -exec rm {} +; fi # links to files that are gone
+	@$(INSTALL) -e '.[metrics,dev]' --config-settings editable_mode=strict
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Tachograph needs Python 3.10 or newer, but \
+	$(PYTHON) is " + sys.version.split()[0] + ": say for example make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m venv $(VENV)
