@@ -116,7 +116,8 @@ class Listeners:
         Args:
             target: a moment (`Events.on_train_batch_end(every=3)`), an event class, a state's name (heard when it is
                 entered), a transition ("step -> validate"), a moment's or event's name, or several joined by `|`.
-            fn: gets the trainer and what the moment gives; for the rest the trainer, and the event if it takes two.
+            fn: gets the trainer and what the moment gives; for the rest the trainer, and the event if it takes two (a
+                second parameter with a default is its own, unless it is called `event`).
             priority: a higher one is heard earlier; equal ones in the order of their registration.
             owner: the callback it belongs to.
 
@@ -378,6 +379,7 @@ def _check_arity(fn: Callable[..., Any], point: str, given: Sequence[str] | None
 
 
 def _takes_two(fn: Callable[..., Any]) -> bool:
+    """Say whether a function wants the event: a second parameter with a default is its own, unless it is called so."""
     signature = _signature(fn)
     if signature is None:
         return False
@@ -385,4 +387,5 @@ def _takes_two(fn: Callable[..., Any]) -> bool:
         signature.bind("trainer", "event")
     except TypeError:
         return False
-    return True
+    places = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(places) < 2 or places[1].default is inspect.Parameter.empty or places[1].name == "event"

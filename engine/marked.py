@@ -44,9 +44,14 @@ def mark(target: Any, marker: str | None = None) -> Callable[[Callable[..., Any]
     return subscribe
 
 
-def take_marked(marker: str | None) -> list[tuple[Any, Callable[..., Any]]]:
-    """Return what belongs to a trainer with this marker; functions without a marker are handed out once."""
+def marked_for(marker: str | None) -> list[tuple[Any, Callable[..., Any]]]:
+    """Return what belongs to a trainer with this marker."""
     if marker is not None and marker not in _marked:
         warnings.warn(f"no function is marked {marker!r}", stacklevel=4)
     named = _marked.get(marker, []) if marker not in (None, ALL) else []
-    return [*_marked.pop(None, []), *_marked.get(ALL, []), *named]
+    return [*_marked.get(None, []), *_marked.get(ALL, []), *named]
+
+
+def hand_out() -> None:
+    """Forget the functions without a marker: they belong to one trainer, which is built now."""
+    _marked.pop(None, None)

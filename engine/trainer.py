@@ -39,7 +39,7 @@ from .callbacks.progress import Progress
 from .engine import Engine
 from .evaluator import Evaluator
 from .legality import StepCheck
-from .marked import OnDescriptor, take_marked
+from .marked import OnDescriptor, hand_out, marked_for
 from .user_state import State
 
 _SETTINGS: dict[str, Any] = {
@@ -67,7 +67,8 @@ _SETTINGS: dict[str, Any] = {
     "output_from_new_proc": "only_error",
     "check_dataloader_legality": True,
 }
-_OUTSIDE_AN_EPOCH = ("init", "sanity_check", "epoch_begin", "epoch_end")
+_BEFORE_AN_EPOCH = ("init", "sanity_check", "epoch_begin")
+_OUTSIDE_AN_EPOCH = (*_BEFORE_AN_EPOCH, "epoch_end")
 
 
 class Trainer(Engine):
@@ -188,13 +189,14 @@ class Trainer(Engine):
             training_machine(), perform, state=limit, driver=train, run_dir=run_dir, snapshot_every=snapshot_every
         )
         self._snapshot_every = snapshot_every
-        for target, fn in take_marked(marker):
+        for target, fn in marked_for(marker):
             self.listeners.add(target, fn)
         for callback in _with_progress(callbacks, given["progress_bar"]):
             self.listeners.add_callback(callback)
         self._check = StepCheck(self) if batch_step_fn is not None else None
         self._hear_inside("on_after_trainer_initialized", train)
         self.listeners.check_plain(self, train.is_tensor)
+        hand_out()
 
     # -- for users -----------------------------------------------------------------------------------------
 
@@ -361,10 +363,11 @@ class Trainer(Engine):
         due = self.evaluator is not None and type(every) is tuple and due_at_epoch_end(every, state)
         return Exhausted(validate_due=due, flushed=flushed and not self.step_skipped, late=self._late())
 
-    def _late(self) -> list[list[Any]]:
+    def _late(self) -> Sequence[Any]:
         late = self.driver.measured_late()  # type: ignore[union-attr]
-        if late:
-            self.last_loss = late[-1][1]
+        if not late:
+            return ()
+        self.last_loss = late[-1][1]
         return late
 
     def _step(self, state: TrainerState) -> Event:
@@ -418,6 +421,7 @@ class Trainer(Engine):
         return Validated(results=self.evaluator.run(self._num_eval))
 
     def _epoch_end(self, state: TrainerState) -> Event:
+        self.trainer_state = self._with_limits(state)  # an epoch may have been of another length than was known
         return EpochEnded(epoch=state.cur_epoch_idx)
 
     @staticmethod
@@ -448,7 +452,7 @@ class Trainer(Engine):
             "seed": self.seed,
             "seed_given": self._seed_given,
             "accumulation_steps": self.accumulation_steps,
-            "n_epochs": self.trainer_state.n_epochs,
+            "n_epochs": self.trainer_state.n_epochs if self._n_batches is None else None,
             "n_batches": self._n_batches,
             "validate_every": list(every) if type(every) is tuple else getattr(every, "__qualname__", "a function"),
             "snapshot_every": self._snapshot_every,
@@ -466,16 +470,20 @@ class Trainer(Engine):
         return super().take_settings(about)
 
     def _with_limits(self, state: TrainerState) -> TrainerState:
-        mine = self.trainer_state
-        n_epochs, total = mine.n_epochs, self._n_batches
-        length = state.num_batches_per_epoch
-        if length is None and self.driver is not None:
-            length = self.driver.length()
+        """Compute the one limit from the other: only the epochs ahead have the length that the loader has now."""
+        assert self.driver is not None
+        n_epochs, total = self.trainer_state.n_epochs, self._n_batches
+        of_this, length = state.num_batches_per_epoch, self.driver.length()
+        done, epochs = state.global_forward_batches, state.cur_epoch_idx
+        if state.state not in _BEFORE_AN_EPOCH:
+            left = 0 if state.epoch_exhausted else (of_this or length or 0) - state.batch_idx_in_epoch
+            done, epochs = done + max(left, 0), epochs + 1
         if length and total is not None:
-            n_epochs = -(-total // length)
+            n_epochs = epochs + max(-(-(total - done) // length), 0)
         elif length and n_epochs is not None:
-            total = n_epochs * length
-        return attrs.evolve(state, num_batches_per_epoch=length, n_epochs=n_epochs, total_batches=total)
+            total = done + max(n_epochs - epochs, 0) * length
+        of_this = length if of_this is None else of_this
+        return attrs.evolve(state, num_batches_per_epoch=of_this, n_epochs=n_epochs, total_batches=total)
 
     def _has_work(self, state: TrainerState) -> bool:
         if state.state == "epoch_end":

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tachograph.drivers import StubDriver
 from tachograph.engine import Callback, Events, Filter
 from tachograph.states.errors import CallerError
-
 from tests.toys import Sum, stub
 
 TEN = list(range(10))

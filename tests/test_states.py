@@ -9,6 +9,7 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tachograph.states import (
     EpochBegan,
     EpochEnded,
@@ -29,7 +30,6 @@ from tachograph.states import (
 from tachograph.states.fetch import due_at_epoch_end
 from tachograph.states.step import due_after_step, window_size
 from tachograph.states.trainer_state import SCHEMA, UPCASTS
-
 from tests.toys import states
 
 FIELDS = [a.name for a in attrs.fields(TrainerState)]

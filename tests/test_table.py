@@ -8,6 +8,7 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tachograph.states import (
     EpochBegan,
     EpochEnded,
@@ -29,7 +30,6 @@ from tachograph.states import (
     training_rows,
 )
 from tachograph.states.step import validation_due
-
 from tests.toys import states
 
 TABLE = """\

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
 from tachograph.drivers import StubDriver
 from tachograph.engine import Callback, Journal, Trainer
 from tachograph.engine.callbacks.callback import MOMENTS
 from tachograph.states import TrainerState, training_machine
-from torch import nn
-from torch.utils.data import DataLoader, Dataset
 
 counts = st.integers(0, 1000)
 states = st.builds(
