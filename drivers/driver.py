@@ -121,7 +121,7 @@ class Driver(abc.ABC):
         """Put the model in training mode."""
 
     @abc.abstractmethod
-    def measure(self, loss: Any, seq: int) -> tuple[float | None, list[Any]]:
+    def measure(self, loss: Any, seq: int) -> tuple[float | None, Sequence[Any]]:
         """Measure a step's loss without waiting for the device.
 
         Args:
@@ -130,7 +130,7 @@ class Driver(abc.ABC):
 
         Returns:
             The loss as a float if it is at hand, else None; and `[seq, loss]` of an earlier step whose loss has arrived,
-            else [].
+            else ().
         """
 
     def measured_late(self) -> list[list[Any]]:
@@ -145,9 +145,9 @@ class Driver(abc.ABC):
         """Return the learning rates of all parameter groups of all optimizers."""
         return []
 
-    def ids_digest(self) -> str:
-        """Return the 64-bit hash of `batch_ids` as 16 hex digits; "" where they aren't known."""
-        return ""
+    def ids_digest(self) -> int:
+        """Return a 32-bit hash of `batch_ids` in their order; 0 where they aren't known."""
+        return 0
 
     def rng_digest(self) -> int:
         """Return a number that moves with every draw from the generators and is equal in equal runs; 0: not taken."""

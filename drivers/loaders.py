@@ -13,8 +13,8 @@ import warnings
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from hashlib import blake2b
 from typing import Any, Protocol
+from zlib import crc32
 
 import torch
 from tachograph.states.errors import CallerError
@@ -100,14 +100,14 @@ def length_of(dataloader: Any) -> int | None:
         return None
 
 
-def hash_ids(ids: list[Any] | None) -> str:
-    """Hash sample ids in their order: 64-bit blake2b as 16 hex digits; "" for None."""
+def hash_ids(ids: list[Any] | None) -> int:
+    """Hash sample ids in their order: CRC-32 of them as 64-bit integers, or of their repr; 0 for None."""
     if ids is None:
-        return ""
+        return 0
     try:
-        return blake2b(array("q", ids), digest_size=8).hexdigest()
+        return crc32(array("q", ids))
     except (TypeError, OverflowError):  # ids of a user's own kind
-        return blake2b(repr(ids).encode(), digest_size=8).hexdigest()
+        return crc32(repr(ids).encode())
 
 
 class IndexStream:

@@ -157,7 +157,7 @@ class TorchDriver(Driver):
             batch = self.input_mapping(batch)
         return batch if self._on_cpu else self.to_device(batch)
 
-    def ids_digest(self) -> str:
+    def ids_digest(self) -> int:
         return hash_ids(self.batch_ids)  # type: ignore[arg-type]
 
     def to_device(self, batch: Any) -> Any:
@@ -222,9 +222,9 @@ class TorchDriver(Driver):
     def train_mode(self) -> None:
         self.model.train()
 
-    def measure(self, loss: Any, seq: int) -> tuple[float | None, list[Any]]:
+    def measure(self, loss: Any, seq: int) -> tuple[float | None, Sequence[Any]]:
         if self._losses is None:
-            return read_scalar(loss), []
+            return read_scalar(loss), ()
         return None, self._losses.put(loss, seq)
 
     def measured_late(self) -> list[list[Any]]:
@@ -234,7 +234,8 @@ class TorchDriver(Driver):
         return storage.mapped(value, lambda t: t.item() if t.numel() == 1 else t.tolist())
 
     def learning_rates(self) -> list[float]:
-        return [group["lr"] + 0.0 for optimizer in self.optimizers for group in optimizer.param_groups]
+        rates = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
+        return rates if type(rates[0]) is float else [float(rate) for rate in rates]  # a tensor's, or an int
 
     def rng_digest(self) -> int:
         return self._digest()

@@ -1,15 +1,38 @@
 """Who drives a run: the engine and the trainer, their listeners, the journal, resume and replay.
 
-Importing this package imports no torch.
+Importing this package imports no torch, and of the package only what is asked for: the command line and tools that read
+journals answer at once.
 """
 
-from .callbacks import Callback, Checkpoint, EarlyStopping, LRSchedule, Progress
-from .diff import Diverged, Divergence, diff
-from .engine import Engine
-from .evaluator import Evaluator
-from .events import Events, EventsList, Filter
-from .journal import Journal
-from .trainer import Trainer
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .callbacks import Callback, Checkpoint, EarlyStopping, LRSchedule, Progress
+    from .diff import Diverged, Divergence, diff
+    from .engine import Engine
+    from .evaluator import Evaluator
+    from .events import Events, EventsList, Filter
+    from .journal import Journal
+    from .replay import replay
+    from .trainer import Trainer
+
+_HOMES = {
+    "callbacks": ("Callback", "Checkpoint", "EarlyStopping", "LRSchedule", "Progress"),
+    "diff": ("Diverged", "Divergence", "diff"),
+    "engine": ("Engine",),
+    "evaluator": ("Evaluator",),
+    "events": ("Events", "EventsList", "Filter"),
+    "journal": ("Journal",),
+    "replay": ("replay",),
+    "trainer": ("Trainer",),
+}
+"""module -> the public names that live in it, as imported above."""
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Callback",
@@ -27,4 +50,27 @@ __all__ = [
     "Progress",
     "Trainer",
     "diff",
+    "replay",
 ]
+
+
+class _Package(ModuleType):
+    """Keeps the functions `diff` and `replay` in sight: the import system would put the modules of that name over them."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _HOME or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

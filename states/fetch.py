@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -18,10 +19,10 @@ class Fetched(Event):
     """A batch is in hand.
 
     Attributes:
-        ids: the 64-bit hash of its sample ids in their order, as 16 hex digits; "" where they aren't known.
+        ids: the 32-bit hash of its sample ids in their order; 0 where they aren't known.
     """
 
-    ids: str = ""
+    ids: int = 0
 
     def fold(self, state: TrainerState, dest: str) -> TrainerState:
         return _fetched(state, dest)
@@ -39,7 +40,7 @@ class Exhausted(Event):
 
     validate_due: bool = False
     flushed: bool = False
-    late: list[Any] = attrs.field(factory=list)
+    late: Sequence[Any] = ()
 
     def fold(self, state: TrainerState, dest: str) -> TrainerState:
         if self.flushed:

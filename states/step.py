@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -31,12 +32,12 @@ class Stepped(Event):
     """
 
     loss: float | None = None
-    lr: list[float] = attrs.field(factory=list)
+    lr: Sequence[float] = ()
     samples: int = 0
     rng: int = 0
     closed: bool = True
     skipped: bool = False
-    late: list[Any] = attrs.field(factory=list)
+    late: Sequence[Any] = ()
     validate_due: bool = False
 
     def fold(self, state: TrainerState, dest: str) -> TrainerState:

@@ -190,7 +190,7 @@ def test_chain_and_checksum_follow_from_the_stored_bytes_alone(tmp_path: Path) -
         crc = crc32(body, crc)
         assert rest == b'"%08x"}' % crc
         if item.line.startswith(b'{"seq"'):
-            found = re.fullmatch(rb'(.*),"n_epochs":[^,]*,"total_batches":[^,]*\},"chain":"(\w{16})".*', item.line)
+            found = re.fullmatch(rb'(.*),"n_epochs":[^,]*,"total_batches":[^,]*\},"meta":.*,"chain":"(\w{16})"', body)
             assert found is not None
             chain = next_chain(chain, found[1])
             assert chain.hex().encode() == found[2]
@@ -237,7 +237,7 @@ def test_a_state_with_a_field_too_many_is_refused_on_reading(tmp_path: Path) -> 
 
 
 def test_the_record_of_a_training_step_takes_450_bytes_at_most(tmp_path: Path) -> None:
-    event = Stepped(loss=0.6931471824645996, lr=[0.001], samples=32, rng=0x1F86D081884C7D65)
+    event = Stepped(loss=0.6931471824645996, lr=[0.001], samples=32, rng=0x884C7D65)
     state = TrainerState(
         state="fetch", seq=199999, num_batches_per_epoch=1000, cur_epoch_idx=9, batch_idx_in_epoch=999,
         global_forward_batches=99999, optimizer_steps=99999, samples=3199968, n_epochs=10, total_batches=100000,
@@ -249,7 +249,7 @@ def test_the_record_of_a_training_step_takes_450_bytes_at_most(tmp_path: Path) -
 
 
 def test_the_documented_line_is_what_is_written() -> None:
-    event = Stepped(loss=0.6931471824645996, lr=[0.001], samples=32, rng=0x1F86D081884C7D65)
+    event = Stepped(loss=0.6931471824645996, lr=[0.001], samples=32, rng=0x884C7D65)
     state = TrainerState(
         state="fetch", seq=257, num_batches_per_epoch=100, cur_epoch_idx=1, batch_idx_in_epoch=27,
         global_forward_batches=127, optimizer_steps=127, samples=4064, n_epochs=20,

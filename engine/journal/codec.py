@@ -1,13 +1,14 @@
 """One line of the journal: how a transition becomes bytes, and how its chain and its checksum are computed.
 
-A line is one JSON object. Its deterministic part comes first (seq, from, event, to, data, state), then what
-is computed from it (`chain`), then what may differ between equal runs (`meta`), then `crc`. Pure: bytes in,
-bytes out.
+A line is one JSON object. Its deterministic part comes first (seq, from, event, to, data, state), then what may differ
+between equal runs (`meta`), then what is computed: `chain` from the first part, `crc` from all before it. All but these
+two come from one call of the JSON encoder. Pure: bytes in, bytes out.
 """
 
 from __future__ import annotations
 
 import math
+from binascii import hexlify
 from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any
@@ -58,7 +59,7 @@ def defaults_of(classes: Iterable[type], limits: tuple[str, ...] = ()) -> dict[s
     found = {}
     for cls in classes:
         defaults = {a.name: _default(a) for a in attrs.fields(cls) if a.name not in (*_OWN, *limits)}
-        plain = {n: v for n, v in defaults.items() if v is None or v is True or v is False or v in ("", [], {})}
+        plain = {n: v for n, v in defaults.items() if v is None or v is True or v is False or v in ("", (), [], {})}
         if plain:
             found[cls.__name__] = plain
     return found
@@ -97,6 +98,7 @@ def encoder(
         "to_json": to_json,
         "without_nulls": _without_nulls,
         "blake2b": blake2b,
+        "hexlify": hexlify,
         "crc32": crc32,
         "chained": chained,
         "state_of": _fields_of(names, omitted),
@@ -109,10 +111,10 @@ def encoder(
 def _cut(names: list[str], omitted: Mapping[str, Any], limits: tuple[str, ...]) -> str:
     """Write the expression that finds where the chained part of `raw` ends; `chained` is its twin for reading."""
     if not limits:
-        return "-2"
+        return "raw.rindex(b'},\"meta\":')"
     if len(names) > len(limits) + len(omitted):  # a field that is always written stands before the limits
         return f"raw.rindex(b',\"{limits[0]}\":')"
-    return f"len(chained(raw, ('{limits[0]}',), len(raw)))"
+    return f"len(chained(raw, ('{limits[0]}',)))"
 
 
 _ENCODE = """
@@ -120,7 +122,7 @@ def encode(source, event, state, chain, crc, time):
     cls = event.__class__
     row = {{
         "seq": state.seq, "from": source, "event": cls.__name__, "to": state.state,
-        "data": data_of[cls](event), "state": state_of(state),
+        "data": data_of[cls](event), "state": state_of(state), "meta": {{"time": time}},
     }}
     try:
         raw = to_json(row)
@@ -129,9 +131,9 @@ def encode(source, event, state, chain, crc, time):
     if b"null" in raw:
         raw = without_nulls(row, raw, None)
     chain = blake2b(chain + raw[:{cut}], digest_size=8).digest()
-    body = raw[:-1] + f',"chain":"{{chain.hex()}}","meta":{{{{"time":{{time:.6f}}}}}}'.encode()
+    body = raw[:-1] + b',"chain":"' + hexlify(chain) + b'"'
     crc = crc32(body, crc)
-    return b'%b,"crc":"%08x"}}\\n' % (body, crc), chain, crc
+    return body + b',"crc":"' + hexlify(crc.to_bytes(4, "big")) + b'"}}\\n', chain, crc
 """
 
 
@@ -234,20 +236,15 @@ def side_line(kind: str, seq: int, data: dict[str, Any], crc: int, time: float) 
     return sealed(b'%b,"meta":{"time":%.6f}' % (raw[:-1], time), crc)
 
 
-def chained(line: bytes, limits: tuple[str, ...], end: int | None = None) -> bytes:
-    """Return the part of a transition's line that its chain covers.
-
-    Args:
-        line: the line.
-        limits: the names of the state's limits.
-        end: where the line's state has ended; None: before its chain.
+def chained(line: bytes, limits: tuple[str, ...]) -> bytes:
+    """Return the part of a transition's line that its chain covers: all before the state's limits, or before its end.
 
     Raises:
         ValueError: it isn't a transition's line.
     """
-    end = line.rindex(b',"chain":"') if end is None else end
+    end = line.rindex(b'},"meta":')
     if not limits:
-        return line[: end - 1]
+        return line[:end]
     cut = line.rindex(b'"%b":' % limits[0].encode(), 0, end)
     return line[: cut - 1 if line[cut - 1 : cut] == b"," else cut]
 
