@@ -55,7 +55,7 @@ __all__ = [
 
 
 class _Package(ModuleType):
-    """Keeps the functions `diff` and `replay` in sight: the import system would put the modules of that name over them."""
+    """Keeps the functions `diff` and `replay` in sight: the import system would put modules of that name over them."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in _HOME or not isinstance(value, ModuleType):
