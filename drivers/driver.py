@@ -27,7 +27,7 @@ class Driver(abc.ABC):
     """Performs the work of the states. Subclass it to bring a device, a precision or a launch of your own.
 
     The order of calls in a run: `set_optimizers`, `set_dataloader`, `setup`; then either `seed_generators` or
-    `load`; then per epoch `open_epoch`, and per batch `next_batch`, `train_step`, `backward`, and at the end of
+    `read` and `restore`; then per epoch `open_epoch`, and per batch `next_batch`, `train_step`, `backward`, and at the end of
     an accumulation window `optimizer_step` and `zero_grad`. `capture` may be called between any two states.
 
     Attributes:
@@ -196,22 +196,33 @@ class Driver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def load(self, directory: Path, *, training: bool = True) -> tuple[dict[str, Any], Any]:
-        """Restore what `save` wrote.
+    def read(self, directory: Path) -> tuple[dict[str, Any], Any]:
+        """Read what `save` wrote, and hold it against this driver. Nothing is changed.
 
         Args:
             directory: a snapshot whose files were checked.
+
+        Returns:
+            The `extra` that was captured, and what `restore` takes.
+
+        Raises:
+            RestoreFault: an entry without an owner, or an owner without an entry; it is named.
+        """
+
+    @abc.abstractmethod
+    def restore(self, held: Any, *, training: bool = True) -> Any:
+        """Put in place what `read` returned, all but the generators.
+
+        Args:
+            held: the second of what `read` returned.
             training: False restores the model and the optimizers only.
 
         Returns:
-            The `extra` that was captured, and the batch in hand or `NO_BATCH`.
-
-        Raises:
-            RestoreFault: an entry without an owner, or an owner without an entry, is named. Nothing was changed.
+            The batch in hand, or `NO_BATCH`.
         """
 
     def restore_generators(self) -> None:
-        """Put back the generators of the last `load`; the last act of a resume, after everything that may draw."""
+        """Put back the generators of the last `restore`; the last act of a resume, after everything that may draw."""
 
     def is_tensor(self, value: Any) -> bool:
         """Say whether a value in a listener's state is a tensor that `save` can write."""

@@ -302,14 +302,18 @@ class TorchDriver(Driver):
             "rank-0.pt": storage.write(rest, directory / "rank-0.pt"),
         }
 
-    def load(self, directory: Path, *, training: bool = True) -> tuple[dict[str, Any], Any]:
+    def read(self, directory: Path) -> tuple[dict[str, Any], Any]:
         model, rest = storage.read(directory / "model.pt"), storage.read(directory / "rank-0.pt")
         self._check_entries(model, rest)
+        return rest["extra"], (model, rest)
+
+    def restore(self, held: Any, *, training: bool = True) -> Any:
+        model, rest = held
         self.model.load_state_dict(model)
         for optimizer, state in zip(self.optimizers, rest["optimizers"], strict=True):
             optimizer.load_state_dict(state)
         if not training:
-            return {}, NO_BATCH
+            return NO_BATCH
         if self._scaler is not None:
             self._scaler.load_state_dict(rest["scaler"])
         for name, parameter in self.model.named_parameters():
@@ -322,8 +326,7 @@ class TorchDriver(Driver):
             module.training = name not in evaluating
         self._to_restore = rest["generators"]
         self.batch_ids, self.batch_samples = rest["batch_ids"], rest["batch_samples"]
-        batch = self.to_device(rest["batch"]) if rest["has_batch"] else NO_BATCH
-        return rest["extra"], batch
+        return self.to_device(rest["batch"]) if rest["has_batch"] else NO_BATCH
 
     def _check_entries(self, model: dict[str, Any], rest: dict[str, Any]) -> None:
         """Hold the snapshot against its owners before anything is changed."""

@@ -184,17 +184,19 @@ class StubDriver(Driver):
         (directory / "rank-0.json").write_bytes(raw)
         return {"rank-0.json": (len(raw), hashlib.blake2b(raw, digest_size=16).hexdigest())}
 
-    def load(self, directory: Path, *, training: bool = True) -> tuple[dict[str, Any], Any]:
+    def read(self, directory: Path) -> tuple[dict[str, Any], Any]:
         held = json.loads((directory / "rank-0.json").read_bytes())
-        missing = [
-            k for k in ("weight", "gradient", "generator", "steps", "updates", "batch", "extra") if k not in held
-        ]
+        needed = ("weight", "gradient", "generator", "steps", "updates", "batch", "extra")
+        missing = [name for name in needed if name not in held]
         if missing:
             raise RestoreFault(f"the snapshot lacks the entry '{missing[0]}'")
+        return held["extra"], held
+
+    def restore(self, held: Any, *, training: bool = True) -> Any:
         self.weight = held["weight"]
         if not training:
-            return {}, NO_BATCH
+            return NO_BATCH
         self.gradient, self.generator = held["gradient"], held["generator"]
         self._steps, self._updates = held["steps"], held["updates"]
         self.batch_ids, self.batch_samples = held["batch_ids"], 1
-        return held["extra"], held["batch"][0] if held["batch"] else NO_BATCH
+        return held["batch"][0] if held["batch"] else NO_BATCH

@@ -11,6 +11,7 @@ asked for is taken. So a listener sees committed counters, and what is saved is 
 
 from __future__ import annotations
 
+import copy
 import logging
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -57,9 +58,7 @@ class Engine:
 
     Args:
         machine: the table.
-        perform: state name -> `function(state) -> event`, for every state that isn't final. A function that leads to
-            a final state decides only: work belongs into a state before it, since the last snapshot is taken before
-            that transition.
+        perform: state name -> `function(state) -> event`, for every state that isn't final.
         state: the state to begin in, a frozen attrs value with `state` and `seq`; None means `TrainerState()`.
         driver: does the heavy part of snapshots; None means that there is none, and no snapshot is taken.
         run_dir: where the journal and the snapshots go; "auto": `runs/<UTC time>-<short id>`; None: nowhere.
@@ -110,6 +109,7 @@ class Engine:
         self._attention = False
         self._snapshot_asked = False
         self._signal: int | None = None
+        self._waiting: list[Callable[[], None]] = []
         self._policy = Checkpoint(snapshot_every)
         for callback in as_callbacks(callbacks):
             self.listeners.add_callback(callback)
@@ -157,6 +157,15 @@ class Engine:
         logger.info(text)
         self._hear_inside("on_notice", text)
 
+    def later(self, act: Callable[[], None]) -> None:
+        """Call a function after the transition in work: nothing may speak, or strike, inside a commit."""
+        self._waiting.append(act)
+        self._attention = True
+
+    def _do_what_waits(self) -> None:
+        while self._waiting:
+            self._waiting.pop(0)()
+
     def run(
         self,
         *,
@@ -190,7 +199,7 @@ class Engine:
         self._running = True
         self.exception, self._signal = None, None
         try:
-            if self._enter(resume_from, resume_training, on_divergence, strict):
+            if self._entered(resume_from, resume_training, on_divergence, strict):
                 with Signals(self._heed_signal):
                     self._run_to_the_end()
         finally:
@@ -248,6 +257,7 @@ class Engine:
     def _attend(self) -> None:
         """Do what was asked for since the last transition: snapshots, signals, what other threads have to say."""
         self._attention = False
+        self._do_what_waits()
         if self._snapshot_asked and self.trainer_state.state not in self.machine.final:
             self._snapshot_asked = False
             self._snapshot()
@@ -260,13 +270,22 @@ class Engine:
 
     # -- beginning -----------------------------------------------------------------------------------------
 
+    def _entered(self, *how: Any) -> bool:
+        try:
+            return self._enter(*how)
+        except BaseException as error:  # whatever was opened is closed again
+            self.exception = error
+            self._close()
+            raise
+
     def _enter(self, resume_from: Any, resume_training: bool, on_divergence: str, strict: bool) -> bool:
         """Open the recording and stand where the run begins or goes on; False if there's nothing to run."""
         source = resume.find(resume_from, self.run_dir)
         if source is not None and not resume_training:
             assert self.driver is not None
             self._prepare()
-            self.driver.load(resume.intact_snapshot(source).path, training=False)
+            _, held = self.driver.read(resume.intact_snapshot(source).path)
+            self.driver.restore(held, training=False)
             source = None
         if source is not None:
             resume.enter(self, source, on_divergence, strict)
@@ -283,6 +302,7 @@ class Engine:
             self._recorder = self._open_recorder(about, incarnation=0, parent=None)
 
     def _go_on(self, rest: _Rest) -> bool:
+        self._prepare()
         state = self._with_limits(rest.state)
         stopped = self.trainer_state.state == "done" and rest.state.state not in self.machine.heeds_stop
         state = attrs.evolve(state, stop_asked="") if hasattr(state, "stop_asked") else state
@@ -295,7 +315,7 @@ class Engine:
             self._recorder = self._open_recorder(about, incarnation=incarnation, parent=rest.position)
         self.trainer_state, self.batch, self._rest = state, rest.batch, None
         if rest.memory is not None:
-            self.listeners.load_state_dict(rest.memory, self, strict=False)
+            self.listeners.load_state_dict(rest.memory, self)
         for callback in self.listeners.callbacks.values():
             callback.on_continue(self)
         self._reenter(state, NO_BATCH if rest.batch is None else rest.batch, fresh=False)
@@ -318,22 +338,28 @@ class Engine:
 
     # -- snapshots and the end -----------------------------------------------------------------------------
 
-    def _snapshot(self, *, exact: bool = True, unwritten: tuple[bytes, str] | None = None) -> None:
-        """Copy the state after the last transition, and have it written while the run goes on."""
+    def _snapshot(self, *, exact: bool = True, journal_failed: bool = False) -> None:
+        """Copy the state after the last transition, and have it written while the run goes on.
+
+        Args:
+            exact: no state's work is half done.
+            journal_failed: the journal can't be written any more: its lost record travels in the snapshot.
+        """
         recorder, driver, state = self._recorder, self.driver, self.trainer_state
         if recorder is None or driver is None or state.seq == 0 or recorder.snapshots.last_seq == state.seq:
             return
+        unwritten = recorder.unwritten if journal_failed else None
         about = {
             "seq": state.seq,
             "chain": recorder.chain if unwritten is None else unwritten[1],
             "exact": exact,
             "schema": resume.schema_of(state),
             "state": attrs.asdict(state, recurse=False),
-            "unwritten": None if unwritten is None else unwritten[0].decode(),
+            "unwritten": None if unwritten is None else [unwritten[0].decode(), unwritten[1]],
         }
         extra = {"listeners": self.listeners.state_dict(self), "user": self._user_state()}
         capture = driver.capture(extra, NO_BATCH if self.batch is None else self.batch)
-        durable = (lambda: None) if unwritten is not None else recorder.sync
+        durable = (lambda: None) if journal_failed else recorder.sync
         recorder.snapshots.write(about, lambda directory: driver.save(capture, directory), durable)
 
     def _collect_snapshots(self) -> None:
@@ -348,10 +374,10 @@ class Engine:
         state = self.trainer_state
         failed = isinstance(event, Failed)
         position = None if self._recorder is None else self._recorder.position
-        memory = None if failed else self.listeners.state_dict(self)
+        memory = None if failed else copy.deepcopy(self.listeners.state_dict(self))
         self._rest = _Rest(state, position, memory, self.batch)
-        if not failed:
-            self._snapshot()
+        if isinstance(event, Stopped) or state.state in self.machine.heeds_stop:
+            self._snapshot()  # no work was done in this state, so what the driver holds is what the state says
 
     def _run_to_the_end(self) -> None:
         try:
@@ -380,8 +406,8 @@ class Engine:
 
     def _after_lost_record(self, recorder: Recorder) -> None:
         """The journal can't be written any more: an emergency snapshot carries the record that it lacks."""
-        if recorder.unwritten is not None and self.trainer_state.state not in self.machine.final:
-            self._snapshot(unwritten=recorder.unwritten)
+        if self.trainer_state.state not in self.machine.final:
+            self._snapshot(journal_failed=True)
             recorder.snapshots.wait()
         self._recorder, self._closing = None, recorder
 
@@ -392,10 +418,12 @@ class Engine:
         """Wait for the snapshot in flight, write the journal's footer, give back the driver's workers."""
         recorder = self._recorder or self._closing
         pending = self.exception
-        for step in (self._finish_snapshots, None if recorder is None else recorder.close, self._release):
+        steps = [self._finish_snapshots, self._do_what_waits, self._release]
+        if recorder is not None:
+            steps[1:1] = [recorder.close]
+        for step in steps:
             try:
-                if step is not None:
-                    step()
+                step()
             except BaseException as error:
                 if pending is None:
                     pending = error

@@ -250,42 +250,40 @@ class Listeners:
             "filters": {key: f.state_dict() for key, f in self._filters().items()},
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], trainer: Any, strict: bool = True) -> list[str]:
-        """Give all listeners their memory back.
+    def check(self, state: Mapping[str, Any], trainer: Any, strict: bool = True) -> None:
+        """Hold a snapshot's memory against these listeners. Nothing is changed.
 
-        Returns:
-            What was missing on either side, in words; always empty if `strict`.
+        Args:
+            state: what `state_dict` returned.
+            trainer: the engine.
+            strict: False warns of what is missing on either side.
 
         Raises:
-            RestoreMismatch: `strict`, and an entry has no owner or an owner has no entry. Nothing was changed.
+            RestoreMismatch: `strict`, and an entry has no owner or an owner has no entry.
         """
-        filters = self._filters()
+        owners: dict[str, Mapping[str, Any]] = {"callbacks": self.callbacks, "filters": self._filters()}
         stateful = {key for key, callback in self.callbacks.items() if callback.on_save_checkpoint(trainer)}
-        faults = [
-            f"the snapshot holds the state of {k!r}, which this trainer lacks"
-            for k in state["callbacks"]
-            if k not in self.callbacks
-        ]
-        faults += [f"{k!r} has a state, which the snapshot lacks" for k in stateful - set(state["callbacks"])]
-        faults += [
-            f"the snapshot holds the counts of the filter {k!r}, which this trainer lacks"
-            for k in state["filters"]
-            if k not in filters
-        ]
-        faults += [
-            f"the filter {k!r} has counts, which the snapshot lacks" for k in filters if k not in state["filters"]
-        ]
-        if faults and strict:
-            raise RestoreMismatch(f"{'; '.join(sorted(faults))}. Give the same callbacks, or run(strict=False)")
+        needed = {"callbacks": stateful, "filters": set(owners["filters"])}
+        for kind, what in (("callbacks", "the state of the callback"), ("filters", "the counts of the filter")):
+            held = set(state[kind])
+            faults = [
+                f"the snapshot holds {what} {key!r}, which this trainer lacks" for key in held - set(owners[kind])
+            ]
+            faults += [f"the snapshot lacks {what} {key!r}, which this trainer has" for key in needed[kind] - held]
+            for fault in sorted(faults):
+                if strict:
+                    raise RestoreMismatch(f"{fault}. Give the same callbacks and listeners, or run(strict=False)")
+                warnings.warn(fault, stacklevel=4)
+
+    def load_state_dict(self, state: Mapping[str, Any], trainer: Any) -> None:
+        """Give all listeners their memory back; what has no owner or no entry is left alone (see `check`)."""
+        filters = self._filters()
         for key, held in state["callbacks"].items():
             if key in self.callbacks:
                 self.callbacks[key].on_load_checkpoint(trainer, held)
         for key, counts in state["filters"].items():
             if key in filters:
                 filters[key].load_state_dict(counts)
-        for fault in faults:
-            warnings.warn(fault, stacklevel=3)
-        return sorted(faults)
 
     def check_plain(self, trainer: Any, is_tensor: Callable[[Any], bool]) -> None:
         """Refuse a callback whose state couldn't be saved, now and not hours later.

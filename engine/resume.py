@@ -151,8 +151,11 @@ def _restore(
         engine._prepare()
     else:
         batch = _load(engine, snapshot, strict)
+    ended = last is not None and last.dest in engine.machine.final and last.event != "Failed"
+    if last is not None and ended and last.seq == start.seq + 1:
+        _ask_again(engine)
     lost = None if snapshot is None else snapshot.about()["unwritten"]
-    _record(engine, about, journal, start, lost, lock)
+    unheard = _record(engine, run_dir, about, journal, start, lost, lock)
     engine.announced_until = last.seq if last is not None and lock is not None else start.seq
     path = None if snapshot is None else snapshot.path
     report = ResumeReport(run_dir, path, start.seq, len(expected), passed_over, changed)
@@ -170,6 +173,14 @@ def _restore(
         engine.driver.restore_generators()  # the last act: nothing may draw after it
         if lock is None:
             engine._snapshot()  # a run of its own must not depend on its parent's files
+        if unheard:
+            _hear_again(engine, start.seq)
+
+
+def _ask_again(engine: Engine) -> None:
+    """The run had ended here: whoever had asked it to stop may ask again, and the new limits decide."""
+    if getattr(engine.trainer_state, "stop_asked", ""):
+        engine.trainer_state = attrs.evolve(engine.trainer_state, stop_asked="")
 
 
 def _load(engine: Engine, snapshot: Snapshot, strict: bool) -> Any:
@@ -181,34 +192,48 @@ def _load(engine: Engine, snapshot: Snapshot, strict: bool) -> Any:
     if state.state not in engine.machine.names or state.state in engine.machine.final:
         raise SnapshotFault(f"{snapshot.path} was taken in state '{state.state}', which this machine can't enter")
     engine._prepare()
-    extra, batch = engine.driver.load(snapshot.path)
-    engine.listeners.load_state_dict(extra["listeners"], engine, strict)
+    extra, held_by_driver = engine.driver.read(snapshot.path)
+    engine.listeners.check(extra["listeners"], engine, strict)  # all that can be refused is refused before this line
+    batch = engine.driver.restore(held_by_driver)
+    engine.listeners.load_state_dict(extra["listeners"], engine)
     engine._take_user_state(extra["user"])
     engine.trainer_state = engine._with_limits(state)
     return batch
 
 
-def _record(engine: Engine, about: dict[str, Any], journal: Journal, start: Position, lost: Any, lock: Any) -> None:
-    """Open this process's part of the recording: a new incarnation, or a new run with this one as its parent."""
+def _record(
+    engine: Engine, run_dir: Path, about: dict[str, Any], journal: Journal, start: Position, lost: Any, lock: Any
+) -> bool:
+    """Open this process's part of the recording: a new incarnation, or a new run with this one as its parent.
+
+    Returns:
+        The record of the snapshot's own transition had travelled in the snapshot; now it is written, and not yet heard.
+    """
     if engine.run_dir is None:
-        return
+        return False
     if lock is None:
         parent = {"run": about["run"], **attrs.asdict(start)}
         about = recording.create(engine.run_dir, engine._settings(), engine._environment(), parent)
         engine._recorder = engine._open_recorder(about, incarnation=0, parent=attrs.evolve(start, incarnation=-1))
-        return
-    number = journal.incarnations[-1].number + 1 if journal.incarnations else 0
-    before = start
-    if lost is not None and journal.last is not None and journal.last.seq == start.seq - 1:
-        before = Position(start.incarnation, start.seq - 1, journal.last.chain)  # its record travelled in the snapshot
-    recorder = engine._recorder = engine._open_recorder(
-        about, incarnation=number, parent=before if journal.incarnations else None, lock=lock
-    )
-    if before is not start:
-        recorder.rewrite(lost[0].encode(), lost[1])
-        record = Journal(engine.run_dir).seek(start.seq)
-        event = engine.machine.event_classes[record.event](**record.data)
-        engine._hear(record.source, event, record.dest)
+        return False
+    engine.run_dir = run_dir
+    number, parent_at = 0, None
+    last = journal.last
+    travelled = lost is not None and last is not None and last.seq == start.seq - 1
+    if journal.incarnations:
+        number = journal.incarnations[-1].number + 1
+        parent_at = Position(start.incarnation, last.seq, last.chain) if travelled and last is not None else start
+    engine._recorder = engine._open_recorder(about, incarnation=number, parent=parent_at, lock=lock)
+    if travelled:
+        engine._recorder.rewrite(lost[0].encode(), lost[1])
+    return travelled
+
+
+def _hear_again(engine: Engine, seq: int) -> None:
+    assert engine.run_dir is not None
+    record = Journal(engine.run_dir).seek(seq)
+    event = engine.machine.event_classes[record.event](**record.data)
+    engine._hear(record.source, event, record.dest)
 
 
 def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> None:
@@ -233,16 +258,20 @@ def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> No
 
 
 def _saying(engine: Engine, seq: int) -> Callable[[str], None]:
-    return lambda text: engine.say(f"resumed at {seq:,}; {text}")
+    return lambda text: engine.later(lambda: engine.say(f"resumed at {seq:,}; {text}"))
 
 
 def _on_divergence(engine: Engine, policy: str) -> Callable[[Divergence], None]:
     def diverged(found: Divergence) -> None:
         error = Diverged(found)
-        if policy == "raise":
-            raise error
-        warnings.warn(f"{error}; the run goes on", stacklevel=4)
-        engine.say(str(error))
+
+        def act() -> None:
+            if policy == "raise":
+                raise error
+            warnings.warn(f"{error}; the run goes on", stacklevel=4)
+            engine.say(f"{error}; the run goes on")
+
+        engine.later(act)
 
     return diverged
 

@@ -34,6 +34,7 @@ from tachograph.states.errors import CallerError, nearest
 from tachograph.states.fetch import due_at_epoch_end
 from tachograph.states.step import due_after_step, window_size
 
+from . import recording
 from .callbacks.callback import Callback
 from .callbacks.progress import Progress
 from .engine import Engine
@@ -266,6 +267,15 @@ class Trainer(Engine):
             raise CallerError("this trainer has nothing to validate: give it metrics and validate_dataloaders")
         return self.evaluator.run(num_eval_batch_per_dl)
 
+    @property
+    def n_batches(self) -> int | None:
+        """The limit in batches, over all runs; None means that `n_epochs` is the limit. May be set between runs."""
+        return self._n_batches
+
+    @n_batches.setter
+    def n_batches(self, value: int | None) -> None:
+        self._n_batches = _limit(value, "n_batches")
+
     # helpers of a custom step; the default step is made of them
 
     def train_step(self, batch: Any) -> Any:
@@ -351,9 +361,10 @@ class Trainer(Engine):
         return state.num_batches_per_epoch is None or state.batch_idx_in_epoch < state.num_batches_per_epoch
 
     def _exhausted(self, state: TrainerState) -> Event:
-        if state.batch_idx_in_epoch == 0 and state.global_forward_batches == 0:
-            raise CallerError("train_dataloader made no batch at all in its first epoch")
+        if state.batch_idx_in_epoch == 0:
+            raise CallerError(f"train_dataloader made no batch at all in epoch {state.cur_epoch_idx}")
         flushed = state.accumulated > 0
+        self.step_skipped = False
         if flushed:  # only now the window's length is known: its micro-batches were divided by the full one
             self._closes, self._rescale = True, self.accumulation_steps / state.accumulated
             self.step()
@@ -361,7 +372,7 @@ class Trainer(Engine):
             self._rescale = 1.0
         every = self._validate_every
         due = self.evaluator is not None and type(every) is tuple and due_at_epoch_end(every, state)
-        return Exhausted(validate_due=due, flushed=flushed and not self.step_skipped, late=self._late())
+        return Exhausted(validate_due=due, flushed=flushed, skipped=self.step_skipped, late=self._late())
 
     def _late(self) -> Sequence[Any]:
         late = self.driver.measured_late()  # type: ignore[union-attr]
@@ -459,15 +470,15 @@ class Trainer(Engine):
         }
 
     def adopts(self, run_dir: Path) -> bool:
-        if self._auto_dir and self.run_dir is not None:
-            self.run_dir, self._auto_dir = run_dir, False
-        return super().adopts(run_dir)
+        return self._auto_dir or super().adopts(run_dir)
 
     def take_settings(self, about: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-        held = about["settings"]
+        mine, held = self._settings(), about["settings"]
         if not self._seed_given:  # a seed that nobody gave is the run's
-            self.seed, self._seed_given = held.get("seed", self.seed), held.get("seed_given", False)
-        return super().take_settings(about)
+            mine |= {"seed": held.get("seed", self.seed), "seed_given": held.get("seed_given", False)}
+        changed = recording.compare_settings(held, mine)
+        self.seed, self._seed_given = mine["seed"], mine["seed_given"]
+        return changed
 
     def _with_limits(self, state: TrainerState) -> TrainerState:
         """Compute the one limit from the other: only the epochs ahead have the length that the loader has now."""

@@ -36,15 +36,17 @@ class Exhausted(Event):
         validate_due: a validation belongs to the end of this epoch.
         late: `[seq, loss]` of each step whose loss hadn't arrived from the device before.
         flushed: an open accumulation window had to be closed here, since only now its end was known.
+        skipped: that window's update was skipped by the gradient scaler.
     """
 
     validate_due: bool = False
     flushed: bool = False
+    skipped: bool = False
     late: Sequence[Any] = ()
 
     def fold(self, state: TrainerState, dest: str) -> TrainerState:
         if self.flushed:
-            return _exhausted(state, dest, True, state.optimizer_steps + 1, 0)
+            return _exhausted(state, dest, True, state.optimizer_steps + (not self.skipped), 0)
         return _exhausted(state, dest, True, state.optimizer_steps, state.accumulated)
 
 
