@@ -25,6 +25,15 @@ def as_mapping(value: Any) -> Mapping[str, Any] | None:
     return None
 
 
+def needed(fn: Any) -> int:
+    """Count the parameters without a default that a function has; -1 if it isn't one, or won't tell."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return -1
+    return sum(p.default is p.empty for p in parameters)
+
+
 class Signature:
     """The parameters of a function that can be filled by name.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tachograph.drivers import Driver, MatchFault, choose_driver
-from tachograph.drivers.matching import Signature, as_mapping, mapping_fn
+from tachograph.drivers.matching import Signature, as_mapping, mapping_fn, needed
 from tachograph.states.errors import CallerError, nearest
 
 _SETTINGS: dict[str, Any] = {
@@ -77,6 +77,8 @@ class Evaluator:
         self.verbose = verbose
         self.separator: str = settings["separator"]
         self._eval_mode: bool = settings["model_use_eval_mode"]
+        if batch_step_fn is not None and needed(batch_step_fn) != 2:
+            raise CallerError(f"batch_step_fn must be a function of (evaluator, batch), not {batch_step_fn!r}")
         self._batch_step_fn = batch_step_fn
         self._input_mapping = mapping_fn(input_mapping, "input_mapping")
         self._output_mapping = mapping_fn(output_mapping, "output_mapping")

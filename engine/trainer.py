@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+
 from tachograph.drivers import NO_BATCH, Driver, LossFault, choose_driver
-from tachograph.drivers.matching import as_mapping, mapping_fn
+from tachograph.drivers.matching import as_mapping, mapping_fn, needed
 from tachograph.states import (
     EpochBegan,
     EpochEnded,
@@ -39,6 +40,7 @@ from .callbacks.callback import Callback
 from .callbacks.progress import Progress
 from .engine import Engine
 from .evaluator import Evaluator
+from .events import Filter
 from .legality import StepCheck
 from .marked import OnDescriptor, hand_out, marked_for
 from .user_state import State
@@ -555,7 +557,7 @@ class Trainer(Engine):
             loaders,
             metrics,
             driver,
-            batch_step_fn=step_fn,
+            batch_step_fn=None if step_fn is None else _step_fn(step_fn, "validate_batch_step_fn", "evaluator"),
             mode=mode,
             input_mapping=_one_mapping("input", input_mapping, given["evaluate_input_mapping"]),
             output_mapping=_one_mapping("output", output_mapping, given["evaluate_output_mapping"]),
@@ -681,21 +683,28 @@ def _cadence(every: Any) -> Any:
 
 
 def _asking(every: Callable[..., Any]) -> Callable[[Any], bool]:
-    from .events import Filter
-
-    parameters = [p for p in inspect.signature(every).parameters.values() if p.default is p.empty]
-    if len(parameters) == 1:
+    arguments = needed(every)
+    if arguments == 1:
         return every
-    if len(parameters) == 2:  # the reference trainer's first contract: (filter, trainer)
-        count = Filter(filter_fn=every)
-        return count.passes
-    raise CallerError(f"validate_every must take (trainer), but {every!r} takes {len(parameters)} arguments")
+    if arguments == 2:  # the reference trainer's first contract: (filter, trainer)
+        return _counting(Filter(filter_fn=every))
+    raise CallerError(f"validate_every must take (trainer), but {every!r} takes {arguments} arguments")
 
 
-def _step_fn(fn: Any) -> Callable[..., Any]:
-    needed = [p for p in inspect.signature(fn).parameters.values() if p.default is p.empty] if callable(fn) else []
-    if len(needed) != 2:
-        raise CallerError(f"batch_step_fn must be a function of (trainer, batch), not {fn!r}")
+def _counting(thin: Filter) -> Callable[[Any], bool]:
+    """Ask a filter whose counts are the run's own, so that they go on over a resume."""
+
+    def ask(trainer: Any) -> bool:
+        state = trainer.trainer_state
+        thin.num_called, thin.num_executed = state.global_forward_batches - 1, state.validations
+        return thin.passes(trainer)
+
+    return ask
+
+
+def _step_fn(fn: Any, name: str = "batch_step_fn", first: str = "trainer") -> Callable[..., Any]:
+    if needed(fn) != 2:
+        raise CallerError(f"{name} must be a function of ({first}, batch), not {fn!r}")
     return fn  # type: ignore[no-any-return]
 
 

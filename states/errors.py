@@ -48,10 +48,10 @@ class IllegalEvent(TachographError):
         super().__init__(f"{event} can't happen in state {where}, which is unchanged. Legal here: {may}.")
 
 
-def nearest(name: str, known: Iterable[str], n: int = 3) -> str:
+def nearest(name: object, known: Iterable[str], n: int = 3) -> str:
     """Say the known names most like `name`, for the end of a sentence about one that isn't known."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=n, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), names, n=n, cutoff=0.5)
     if close:
         return "Did you mean " + " or ".join(repr(c) for c in close) + "?"
     return "Known: " + ", ".join(names) + "."
