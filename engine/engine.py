@@ -145,7 +145,13 @@ class Engine:
 
         Args:
             reason: who asks and why; not empty.
+
+        Raises:
+            CallerError: the state is of a user's own class and has no field `stop_asked`.
         """
+        if not hasattr(self.trainer_state, "stop_asked"):
+            kind = type(self.trainer_state).__name__
+            raise CallerError(f"{kind} can't be asked to stop: give it a field stop_asked: str = '', and rows for Stopped")
         self.trainer_state = attrs.evolve(self.trainer_state, stop_asked=str(reason) or "stop()")
 
     def request_snapshot(self) -> None:
@@ -212,8 +218,9 @@ class Engine:
 
     def _loop(self) -> None:
         perform, final, heeds_stop = self._perform, self.machine.final, self.machine.heeds_stop
+        can_stop = hasattr(self.trainer_state, "stop_asked")
         while (state := self.trainer_state).state not in final:
-            if state.stop_asked and state.state not in heeds_stop:
+            if can_stop and state.stop_asked and state.state not in heeds_stop:
                 event: Event = Stopped(reason=state.stop_asked)
             else:
                 event = perform[state.state](state)

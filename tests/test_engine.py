@@ -172,7 +172,6 @@ class Bare:
     reward: int = 0
 
 
-@pytest.mark.xfail(strict=True, reason="the loop reads stop_asked, which a state of a user's own need not have")
 def test_a_state_of_a_user_s_own_needs_no_field_but_state_and_seq() -> None:
     assert collector(state=Bare()).run().state == "done"
 
