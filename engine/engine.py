@@ -151,7 +151,9 @@ class Engine:
         """
         if not hasattr(self.trainer_state, "stop_asked"):
             kind = type(self.trainer_state).__name__
-            raise CallerError(f"{kind} can't be asked to stop: give it a field stop_asked: str = '', and rows for Stopped")
+            raise CallerError(
+                f"{kind} can't be asked to stop: give it a field stop_asked: str = '', and rows for Stopped"
+            )
         self.trainer_state = attrs.evolve(self.trainer_state, stop_asked=str(reason) or "stop()")
 
     def request_snapshot(self) -> None:

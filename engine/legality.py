@@ -1,11 +1,12 @@
-"""A check of custom steps: after the first one, it names the moments that have listeners and weren't reached."""
+"""Checks of users' own steps and loops: they name the moments that have listeners and weren't reached, and nothing else."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
-_EXPECTED = {
+STEP = {
     "on_before_backward": "trainer.backward(outputs)",
     "on_after_backward": "trainer.backward(outputs)",
     "on_before_optimizer_step": "trainer.step()",
@@ -13,15 +14,30 @@ _EXPECTED = {
     "on_before_zero_grad": "trainer.zero_grad()",
     "on_after_zero_grad": "trainer.zero_grad()",
 }
+"""What a step should reach, and by which call."""
+LOOP = {
+    **STEP,
+    "on_train_batch_begin": "trainer.on_train_batch_begin(batch, indices)",
+    "on_train_batch_end": "trainer.on_train_batch_end()",
+}
+"""The same for a loop."""
 
 
-class StepCheck:
-    """Watches a custom `batch_step_fn` until its first accumulation window is closed; says nothing if nothing is missing."""
+class Check:
+    """Watches from its construction to `report` which moments are reached.
 
-    def __init__(self, trainer: Any) -> None:
+    Args:
+        trainer: the trainer.
+        expected: moment -> the call that reaches it; only those with listeners are watched.
+        what: what messages call the user's code.
+    """
+
+    def __init__(self, trainer: Any, expected: Mapping[str, str], what: str) -> None:
         self._trainer = trainer
+        self._expected = expected
+        self._what = what
         self._reached: set[str] = set()
-        self._watched = {name for name in _EXPECTED if name in trainer.listeners.inside}
+        self._watched = {name for name in expected if name in trainer.listeners.inside}
         self._handles = [trainer.listeners.add(name, self._seen(name), priority=1 << 30) for name in self._watched]
 
     def _seen(self, name: str) -> Any:
@@ -30,15 +46,19 @@ class StepCheck:
 
         return seen
 
-    def after_step(self) -> StepCheck | None:
-        """Warn after a step that closed a window, and return None: the check is over; else go on watching."""
+    def after_step(self) -> Check | None:
+        """Report after a step that closed a window, and return None: the check is over; else go on watching."""
         if not self._trainer._closes:
             return self
+        self.report()
+        return None
+
+    def report(self) -> None:
+        """Warn of each watched moment that wasn't reached, and watch no longer."""
         for handle in self._handles:
             handle.remove()
         for name in sorted(self._watched - self._reached):
+            call = self._expected[name]
             warnings.warn(
-                f"batch_step_fn never reached {name}, which has listeners: it should call {_EXPECTED[name]}",
-                stacklevel=2,
+                f"{self._what} never reached {name}, which has listeners: it should call {call}", stacklevel=4
             )
-        return None

@@ -38,10 +38,11 @@ from tachograph.states.step import due_after_step, window_size
 from . import recording
 from .callbacks.callback import Callback
 from .callbacks.progress import Progress
+from .custom_loop import CustomLoop
 from .engine import Engine
 from .evaluator import Evaluator
 from .events import Filter
-from .legality import StepCheck
+from .legality import STEP, Check
 from .marked import OnDescriptor, hand_out, marked_for
 from .user_state import State
 
@@ -196,7 +197,9 @@ class Trainer(Engine):
             self.listeners.add(target, fn)
         for callback in _with_progress(callbacks, given["progress_bar"]):
             self.listeners.add_callback(callback)
-        self._check = StepCheck(self) if batch_step_fn is not None else None
+        self._check = Check(self, STEP, "batch_step_fn") if batch_step_fn is not None else None
+        self._own_step = batch_step_fn is not None
+        self._custom_loop: CustomLoop | None = None
         self._hear_inside("on_after_trainer_initialized", train)
         self.listeners.check_plain(self, train.is_tensor)
         hand_out()
@@ -278,6 +281,25 @@ class Trainer(Engine):
     def n_batches(self, value: int | None) -> None:
         self._n_batches = _limit(value, "n_batches")
 
+    @property
+    def train_batch_loop(self) -> Any:
+        """A loop of the user's own over one epoch, in place of fetch and step (see `custom_loop`); None: there is none."""
+        return None if self._custom_loop is None else self._custom_loop.loop
+
+    @train_batch_loop.setter
+    def train_batch_loop(self, loop: Any) -> None:
+        self._custom_loop = None if loop is None else CustomLoop(loop)
+        if loop is not None and self._own_step:
+            warnings.warn("train_batch_loop is given, so batch_step_fn isn't called", stacklevel=2)
+
+    def on_train_batch_begin(self, batch: Any, indices: Any = None) -> None:
+        """Have the listeners of the moment hear it; for a loop of the user's own."""
+        self._hear_inside("on_train_batch_begin", batch, indices)
+
+    def on_train_batch_end(self) -> None:
+        """Have the listeners of the moment hear it; for a loop of the user's own."""
+        self._hear_inside("on_train_batch_end")
+
     # helpers of a custom step; the default step is made of them
 
     def train_step(self, batch: Any) -> Any:
@@ -292,6 +314,8 @@ class Trainer(Engine):
             LossFault: the outputs hold no loss.
         """
         inside = self.listeners.inside
+        if self._custom_loop is not None:
+            self._divisor, self._closes = self.accumulation_steps, self._custom_loop.closes(self)
         if "on_before_backward" in inside:
             self._hear_inside("on_before_backward", outputs)
         loss = extract_loss(outputs)
@@ -308,6 +332,8 @@ class Trainer(Engine):
         if "on_before_optimizer_step" in inside:
             self._hear_inside("on_before_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
         self.step_skipped = not driver.optimizer_step(self._rescale)  # type: ignore[union-attr]
+        if self._custom_loop is not None:
+            self._custom_loop.count_update(self)
         if self.step_skipped:
             self._hear_inside("on_skipped_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
         if "on_after_optimizer_step" in inside:
@@ -351,6 +377,10 @@ class Trainer(Engine):
         limit = self._n_batches
         if limit is not None and state.global_forward_batches >= limit and self._more_in_epoch(state):
             return Stopped(reason=f"the limit of {limit} batches is reached")
+        if self._custom_loop is not None:
+            self._custom_loop.run(self)
+            self._losses = []
+            return self._ended(self.trainer_state)
         driver = self.driver
         batch = driver.next_batch()  # type: ignore[union-attr]
         if batch is NO_BATCH:
@@ -372,9 +402,12 @@ class Trainer(Engine):
             self.step()
             self.zero_grad()
             self._rescale = 1.0
+        return attrs.evolve(self._ended(state), flushed=flushed, skipped=self.step_skipped, late=self._late())
+
+    def _ended(self, state: TrainerState) -> Exhausted:
         every = self._validate_every
         due = self.evaluator is not None and type(every) is tuple and due_at_epoch_end(every, state)
-        return Exhausted(validate_due=due, flushed=flushed, skipped=self.step_skipped, late=self._late())
+        return Exhausted(validate_due=due)
 
     def _late(self) -> Sequence[Any]:
         late = self.driver.measured_late()  # type: ignore[union-attr]

@@ -1,1 +1,36 @@
-"""x"""
+"""The command `tachograph`: reads runs in a terminal or in a pipe, and answers at once.
+
+A command is one file here plus its line in `COMMANDS`. The file has `add_arguments(parser)` and `run(arguments)`, which
+returns the exit status; it reads through the public names of the floors it stands on, and imports no torch. Only the
+command that was asked for is imported, and it imports what is slow, rich above all, when it needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "graph": "print the machine of a training run as Mermaid text or as a table",
+    "show": "show what a run went through: as a whole, record by record, or live",
+}
+"""name, which is its module's as well -> what the command does."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its status.
+
+    0: done. 1: nothing was found. 2: the input can't be used, and one sentence on stderr says why. 130: interrupted.
+
+    Args:
+        argv: the arguments without the program's name; None takes those of the process.
+    """
+    from .app import run
+
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # what was recorded may not fit the terminal's encoding
+    sys.exit(run(sys.argv[1:] if argv is None else argv))
+
+
+__all__ = ["COMMANDS", "main"]
