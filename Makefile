@@ -4,12 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := $(wildcard constraints.txt)
-INSTALL = $(BIN)/python -m pip install --quiet $(CONSTRAINTS:%=-c %)
+INSTALL = $(BIN)/python -m pip install -qq $(CONSTRAINTS:%=-c %)
 # The strict editable install links single files, so it is made anew when a product file comes, goes or is renamed.
 FILES := $(shell find states drivers engine -name '*.py' -o -name py.typed | LC_ALL=C sort | cksum | cut -d' ' -f1)
 INSTALLED := $(VENV)/installed-$(FILES)
-# Tests add sums in one order: one thread each. Two at a time would halve nothing that a kill test waits for.
-TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Two tests at a time, one thread each: sums are added in one order, and two cores aren't fought over. 0: one at a time.
+WORKERS ?= 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all check bench clean
@@ -21,15 +22,15 @@ demo: $(INSTALLED) ## train, kill the training, go on, and see that nothing was 
 	@$(BIN)/python examples/demo.py
 
 test: $(INSTALLED) ## all tests but the long sweeps
-	@$(TEST) -m "not sweep"
+	@$(PYTEST) -n $(WORKERS) -m "not sweep"
 
 test-all: $(INSTALLED) ## all tests
-	@$(TEST)
+	@$(PYTEST) -n $(WORKERS)
 
 check: $(INSTALLED) ## ruff, mypy, and the rules of the house
-	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/mypy --no-error-summary -p tachograph.states -p tachograph.drivers -p tachograph.engine
-	@$(TEST) tests/test_house.py
+	@$(PYTEST) tests/test_house.py
 
 bench: $(INSTALLED) ## measure what a step, a record and a resume cost
 	@$(BIN)/python -c 'import ignite' 2>/dev/null || $(INSTALL) -e '.[bench]' --config-settings editable_mode=strict
