@@ -110,8 +110,12 @@ class Driver(abc.ABC):
         """Add the gradients of `loss / divisor` to those there are."""
 
     @abc.abstractmethod
-    def optimizer_step(self, rescale: float = 1.0) -> bool:
-        """Take one step of all optimizers, after the gradients were multiplied by `rescale`; False if it was skipped."""
+    def scale_gradients(self, factor: float) -> None:
+        """Multiply all gradients there are by a factor."""
+
+    @abc.abstractmethod
+    def optimizer_step(self) -> bool:
+        """Take one step of all optimizers; False if it was skipped."""
 
     @abc.abstractmethod
     def zero_grad(self) -> None:

@@ -182,9 +182,7 @@ class TorchDriver(Driver):
             loss = self._scaler.scale(loss)
         loss.backward()
 
-    def optimizer_step(self, rescale: float = 1.0) -> bool:
-        if rescale != 1.0:
-            self._scale_gradients(rescale)
+    def optimizer_step(self) -> bool:
         if self._scaler is None:
             for optimizer in self.optimizers:
                 optimizer.step()
@@ -195,7 +193,7 @@ class TorchDriver(Driver):
         self._scaler.update()  # once a window, however many optimizers there are
         return bool(self._scaler.get_scale() >= before)
 
-    def _scale_gradients(self, factor: float) -> None:
+    def scale_gradients(self, factor: float) -> None:
         for parameter in self._parameters():
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)

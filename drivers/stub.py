@@ -113,10 +113,14 @@ class StubDriver(Driver):
 
     def backward(self, loss: Any, divisor: int) -> None:
         self._called("backward")
-        number = int(loss * 1000) if loss == loss else 7
+        number = int(loss * 1000) if loss - loss == 0 else 7  # NaN and infinities count as any other number
         self.gradient = (self.gradient * 31 + number + divisor) % _PRIME
 
-    def optimizer_step(self, rescale: float = 1.0) -> bool:
+    def scale_gradients(self, factor: float) -> None:
+        self._called("scale_gradients")
+        self.gradient = (self.gradient + int(factor * 1000)) % _PRIME
+
+    def optimizer_step(self) -> bool:
         self._called("optimizer_step")
         self._updates += 1
         if self._updates - 1 in self._skip:

@@ -71,8 +71,7 @@ _SETTINGS: dict[str, Any] = {
     "output_from_new_proc": "only_error",
     "check_dataloader_legality": True,
 }
-_BEFORE_AN_EPOCH = ("init", "sanity_check", "epoch_begin")
-_OUTSIDE_AN_EPOCH = (*_BEFORE_AN_EPOCH, "epoch_end")
+_OUTSIDE_AN_EPOCH = ("init", "sanity_check", "epoch_begin", "epoch_end")
 
 
 class Trainer(Engine):
@@ -176,7 +175,7 @@ class Trainer(Engine):
         self.state = State()
         self._losses: list[Any] = []
         self._measured = True
-        self._divisor, self._closes, self._rescale = 1, True, 1.0
+        self._divisor, self._closes = 1, True
         self._num_eval = -1
         self._sanity = 0
         limit = TrainerState(n_epochs=_epochs(n_epochs, self._n_batches), total_batches=self._n_batches)
@@ -197,7 +196,8 @@ class Trainer(Engine):
             self.listeners.add(target, fn)
         for callback in _with_progress(callbacks, given["progress_bar"]):
             self.listeners.add_callback(callback)
-        self._check = Check(self, STEP, "batch_step_fn") if batch_step_fn is not None else None
+        self._unchecked = batch_step_fn is not None
+        self._check: Check | None = None
         self._own_step = batch_step_fn is not None
         self._custom_loop: CustomLoop | None = None
         self._hear_inside("on_after_trainer_initialized", train)
@@ -247,6 +247,8 @@ class Trainer(Engine):
         assert self.driver is not None
         self.driver.set_dataloader(self.train_dataloader, num_train_batch_per_epoch)
         self._num_eval = num_eval_batch_per_dl
+        if self._unchecked:  # not before: listeners may still have been added
+            self._check, self._unchecked = Check(self, STEP, "batch_step_fn"), False
         self._sanity = num_eval_sanity_batch if self.evaluator is not None else 0
         self._measured = self.run_dir is not None or self.listeners.hear_events()
         try:
@@ -331,7 +333,7 @@ class Trainer(Engine):
         inside, driver = self.listeners.inside, self.driver
         if "on_before_optimizer_step" in inside:
             self._hear_inside("on_before_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
-        self.step_skipped = not driver.optimizer_step(self._rescale)  # type: ignore[union-attr]
+        self.step_skipped = not driver.optimizer_step()  # type: ignore[union-attr]
         if self._custom_loop is not None:
             self._custom_loop.count_update(self)
         if self.step_skipped:
@@ -374,9 +376,9 @@ class Trainer(Engine):
         return EpochBegan(epoch=state.cur_epoch_idx, num_batches_per_epoch=batches)
 
     def _fetch(self, state: TrainerState) -> Event:
-        limit = self._n_batches
-        if limit is not None and state.global_forward_batches >= limit and self._more_in_epoch(state):
-            return Stopped(reason=f"the limit of {limit} batches is reached")
+        reached = self._n_batches is not None and state.global_forward_batches >= self._n_batches
+        if reached and self._more_in_epoch(state):
+            return Stopped(reason=f"the limit of {self._n_batches} batches is reached")
         if self._custom_loop is not None:
             self._custom_loop.run(self)
             self._losses = []
@@ -385,6 +387,8 @@ class Trainer(Engine):
         batch = driver.next_batch()  # type: ignore[union-attr]
         if batch is NO_BATCH:
             return self._exhausted(state)
+        if reached:  # the loader has more than it said
+            return Stopped(reason=f"the limit of {self._n_batches} batches is reached")
         self.batch, self.batch_indices = batch, driver.batch_ids  # type: ignore[union-attr]
         return Fetched(ids=driver.ids_digest()) if self._measured else Fetched()  # type: ignore[union-attr]
 
@@ -398,10 +402,10 @@ class Trainer(Engine):
         flushed = state.accumulated > 0
         self.step_skipped = False
         if flushed:  # only now the window's length is known: its micro-batches were divided by the full one
-            self._closes, self._rescale = True, self.accumulation_steps / state.accumulated
+            self._closes = True
+            self.driver.scale_gradients(self.accumulation_steps / state.accumulated)  # type: ignore[union-attr]
             self.step()
             self.zero_grad()
-            self._rescale = 1.0
         return attrs.evolve(self._ended(state), flushed=flushed, skipped=self.step_skipped, late=self._late())
 
     def _ended(self, state: TrainerState) -> Exhausted:
@@ -521,7 +525,7 @@ class Trainer(Engine):
         n_epochs, total = self.trainer_state.n_epochs, self._n_batches
         of_this, length = state.num_batches_per_epoch, self.driver.length()
         done, epochs = state.global_forward_batches, state.cur_epoch_idx
-        if state.state not in _BEFORE_AN_EPOCH:
+        if state.batch_idx_in_epoch or state.epoch_exhausted:
             left = 0 if state.epoch_exhausted else (of_this or length or 0) - state.batch_idx_in_epoch
             done, epochs = done + max(left, 0), epochs + 1
         if length and total is not None:
