@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from binascii import hexlify
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from hashlib import blake2b
 from typing import Any
 from zlib import crc32
 
 import attrs
 import msgspec
+
 from tachograph import states
 from tachograph.states import CallerError, Event, TrainerState
 from tachograph.states.trainer_state import LIMITS
@@ -35,6 +37,7 @@ TRAINING_EVENTS = tuple(
 )
 """The event classes of the training machine."""
 
+_IMMUTABLE = ("bool", "str", "float", "int | None", "str | None", "float | None", *map(str, (bool, str, float)))
 _OWN = ("state", "seq")  # fields of a state that a line holds as `to` and `seq`
 
 to_json = msgspec.json.Encoder().encode
@@ -78,6 +81,9 @@ def encoder(
 ) -> Encode:
     """Compile the function that turns a transition into its line.
 
+    It is called twice per training step, between torch's operations, with cold caches: what counts is how little it
+    touches. So counters go through one format, and all that seldom changes is encoded when it changes.
+
     Args:
         state_class: a frozen attrs class with the fields `state` and `seq`.
         limits: its last fields that are no part of the chain; None means what `limits_of` says.
@@ -87,54 +93,106 @@ def encoder(
         CallerError: the class lacks a field, or the limits aren't its last fields.
     """
     limits, defaults = limits_of(state_class) if limits is None else limits, defaults or {}
-    names = [a.name for a in attrs.fields(state_class)]
-    if not set(names).issuperset(_OWN):
+    fields = {a.name: a.type for a in attrs.fields(state_class)}
+    if not set(fields).issuperset(_OWN):
         raise CallerError(f"{state_class.__name__} needs the fields 'state' and 'seq' to be journalled")
-    names = [n for n in names if n not in _OWN]
+    names = [n for n in fields if n not in _OWN]
     if limits and tuple(names[-len(limits) :]) != limits:
         raise CallerError(f"the limits {', '.join(limits)} must be the last fields of {state_class.__name__}")
-    omitted = defaults.get(state_class.__name__, {})
+    counters = [n for n in names if fields[n] in (int, "int") and n not in limits]
+    calm = [n for n in names if n not in counters]  # what seldom changes; the limits are the last of it
+    loose = [n for n in calm if str(fields[n]) not in _IMMUTABLE]  # a value of its own may be changed in place
+    held = ["calm", "rest", *(f"held_{n}" for n in calm), *(f"copy_{n}" for n in loose)]
+    part = _CalmPart(calm, limits, defaults.get(state_class.__name__, {}), leading_comma=bool(counters))
     space: dict[str, Any] = {
         "to_json": to_json,
-        "without_nulls": _without_nulls,
+        "plain_data": _plain_data,
         "blake2b": blake2b,
         "hexlify": hexlify,
         "crc32": crc32,
-        "chained": chained,
-        "state_of": _fields_of(names, omitted),
         "data_of": _DataOf(defaults),
+        "head_of": _HeadOf(),
+        "encode_calm": part.encode,
+        "deepcopy": deepcopy,
+        "FORM": b'{"seq":%d%b%b,"state":{' + b",".join(b'"%b":%%d' % n.encode() for n in counters) + b"%b",
     }
-    exec(_ENCODE.format(cut=_cut(names, omitted, limits)), space)  # attrs writes its own __init__ the same way
-    return space["encode"]  # type: ignore[no-any-return]
-
-
-def _cut(names: list[str], omitted: Mapping[str, Any], limits: tuple[str, ...]) -> str:
-    """Write the expression that finds where the chained part of `raw` ends; `chained` is its twin for reading."""
-    if not limits:
-        return "raw.rindex(b'},\"meta\":')"
-    if len(names) > len(limits) + len(omitted):  # a field that is always written stands before the limits
-        return f"raw.rindex(b',\"{limits[0]}\":')"
-    return f"len(chained(raw, ('{limits[0]}',)))"
+    code = _ENCODE.format(
+        counters="".join(f"state.{n}, " for n in counters),
+        held=", ".join(held),
+        fresh=", ".join(["None"] * len(held)),
+        changed=" or ".join(
+            ["calm is None", *(f"state.{n} is not held_{n}" for n in calm), *(f"held_{n} != copy_{n}" for n in loose)]
+        ),
+        taken="; ".join([*(f"held_{n} = state.{n}" for n in calm), *(f"copy_{n} = deepcopy(state.{n})" for n in loose)])
+        or "pass",
+    )
+    exec(code, space)  # attrs writes its own __init__ the same way
+    return space["make"]()  # type: ignore[no-any-return]
 
 
 _ENCODE = """
-def encode(source, event, state, chain, crc, time):
-    cls = event.__class__
-    row = {{
-        "seq": state.seq, "from": source, "event": cls.__name__, "to": state.state,
-        "data": data_of[cls](event), "state": state_of(state), "meta": {{"time": time}},
-    }}
-    try:
-        raw = to_json(row)
-    except Exception as error:
-        raw = without_nulls(row, None, error)
-    if b"null" in raw:
-        raw = without_nulls(row, raw, None)
-    chain = blake2b(chain + raw[:{cut}], digest_size=8).digest()
-    body = raw[:-1] + b',"chain":"' + hexlify(chain) + b'"'
-    crc = crc32(body, crc)
-    return body + b',"crc":"' + hexlify(crc.to_bytes(4, "big")) + b'"}}\\n', chain, crc
+def make():
+    {held} = {fresh}
+
+    def encode(source, event, state, chain, crc, time):
+        nonlocal {held}
+        cls = event.__class__
+        try:
+            data = to_json(data_of[cls](event))
+        except Exception as error:
+            data = plain_data(cls, data_of[cls](event), state.seq, error)
+        if b"null" in data:
+            data = plain_data(cls, data_of[cls](event), state.seq, None)
+        if {changed}:
+            calm, rest = encode_calm(state)
+            {taken}
+        covered = FORM % (state.seq, head_of[source, cls, state.state], data, {counters}calm)
+        chain = blake2b(chain + covered, digest_size=8).digest()
+        body = b'%b%b%r}},"chain":"%b"' % (covered, rest, time, hexlify(chain))
+        crc = crc32(body, crc)
+        return body + b',"crc":"' + hexlify(crc.to_bytes(4, "big")) + b'"}}\\n', chain, crc
+
+    return encode
 """
+
+
+class _CalmPart:
+    """Encodes the fields of a state that aren't counters: what the chain covers of them, and the line's middle.
+
+    Args:
+        names: the fields, the limits last.
+        limits: the names of the limits.
+        omitted: field -> the default that may be left out.
+        leading_comma: something stands before them in the state.
+    """
+
+    def __init__(
+        self, names: list[str], limits: tuple[str, ...], omitted: Mapping[str, Any], leading_comma: bool
+    ) -> None:
+        covered = [n for n in names if n not in limits]
+        self._covered = _fields_of(covered, omitted)
+        self._limits = _fields_of(list(limits), {})
+        self._comma = leading_comma
+
+    def encode(self, state: Any) -> tuple[bytes, bytes]:
+        """Return the covered part, and what follows it up to the time."""
+        covered = to_json(plain(self._covered(state)))[1:-1]
+        limits = to_json(plain(self._limits(state)))[1:-1]
+        if covered and self._comma:
+            covered = b"," + covered
+        if limits and (covered or self._comma):
+            limits = b"," + limits
+        return covered, limits + b'},"meta":{"time":'
+
+
+class _HeadOf(dict[tuple[str, type, str], bytes]):
+    """(source, event class, dest) -> how that row stands in a line; made when it first occurs."""
+
+    def __missing__(self, key: tuple[str, type, str]) -> bytes:
+        source, cls, dest = key
+        named = to_json({"from": source, "event": cls.__name__, "to": dest})
+        head = self[key] = b"," + named[1:-1] + b',"data":'
+        return head
 
 
 class _DataOf(dict[type, Callable[[Any], "dict[str, Any]"]]):
@@ -164,16 +222,18 @@ def _fields_of(names: list[str], omitted: Mapping[str, Any]) -> Callable[[Any], 
     return space["fields"]  # type: ignore[no-any-return]
 
 
-def _without_nulls(row: dict[str, Any], raw: bytes | None, error: Exception | None) -> bytes:
-    """Encode again with NaN and infinities as strings, unless all nulls in `raw` are plain Nones."""
-    if raw is not None and raw.count(b"null") == [*row["data"].values(), *row["state"].values()].count(None):
-        return raw
+def _plain_data(cls: type, data: dict[str, Any], seq: int, error: Exception | None) -> bytes:
+    """Encode an event's data again, with NaN and infinities as strings.
+
+    Raises:
+        JournalError: it holds what a record can't.
+    """
     try:
-        return to_json(plain(row))
+        return to_json(plain(data))
     except Exception as second:
         cause = error or second
         raise JournalError(
-            f"{row['event']} at seq {row['seq']} holds what a record can't ({cause}); "
+            f"{cls.__name__} at seq {seq} holds what a record can't ({cause}); "
             "an event holds numbers, strings, lists and dicts with string keys"
         ) from cause
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from tachograph.states import TrainerState
 
 from .codec import from_json, restored

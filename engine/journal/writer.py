@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+
 from tachograph.states import TrainerState
 from tachograph.states.trainer_state import SCHEMA
 
