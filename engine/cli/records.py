@@ -7,7 +7,7 @@ from typing import Any
 
 from tachograph.engine.journal import Record, SideRecord
 
-from .screen import Screen, clock, printable, text
+from .screen import Screen, clock, printable, results, text
 
 _FINGERPRINTS = ("ids", "rng", "closed", "samples")
 """Fields of an ordinary step that a line leaves out: `--at` shows them."""
@@ -69,11 +69,6 @@ def _field(name: str, value: Any) -> str:
     if value is True:
         return name
     return results(value) if name == "results" else f"{name} {text(value)}"
-
-
-def results(held: Mapping[str, Any]) -> str:
-    """Write an evaluation's results; names that begin with an underscore are the program's own."""
-    return "  ".join(f"{printable(name)} {text(value)}" for name, value in held.items() if not name.startswith("_"))
 
 
 def fact(kind: str, data: Mapping[str, Any]) -> str:

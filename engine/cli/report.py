@@ -16,7 +16,8 @@ from tachograph.engine.snapshots import Snapshot, catalogue
 
 from .alive import is_alive
 from .records import as_data, state_of
-from .survey import Life, Rows, Survey
+from .rows import Rows
+from .survey import Life, Survey
 
 
 @attrs.define(kw_only=True)

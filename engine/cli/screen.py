@@ -13,7 +13,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _CODES = {"bold": "1", "dim": "2", "red": "31"}
@@ -101,7 +101,8 @@ class Screen:
 
     def json(self, value: Any, *, indent: int | None = None) -> None:
         """Print a value as JSON; NaN and infinities as the strings "nan", "inf", "-inf"."""
-        self.line(json.dumps(plain(value), indent=indent, ensure_ascii=False, default=str))
+        escaped = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+        self.line(json.dumps(plain(value), indent=indent, ensure_ascii=escaped, default=str))
 
 
 def _no_color() -> bool:
@@ -132,6 +133,12 @@ def text(value: Any) -> str:
     return printable(str(value))
 
 
+def results(held: Mapping[str, Any], glue: str = " ") -> str:
+    """Write an evaluation's results; names that begin with an underscore are the program's own."""
+    shown = {name: value for name, value in held.items() if not name.startswith("_")}
+    return "  ".join(f"{printable(name)}{glue}{text(value)}" for name, value in shown.items())
+
+
 def printable(line: str) -> str:
     """Return text on one line, with control characters written out: what was recorded can't steer the terminal."""
     return line.translate(_CONTROL)
@@ -147,21 +154,22 @@ def clock(seconds: float, *, date: bool = True) -> str:
 
 def duration(seconds: float) -> str:
     """Write a length of time with its unit, in three digits or two units."""
-    if seconds < 1:
+    if seconds < 0.9995:  # what rounds to 1,000 ms is 1 s
         return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.0f} us"
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.3g} s"
-    minutes = round(seconds / 60)
-    if seconds < 3600:
-        return f"{int(seconds) // 60}m {int(seconds) % 60:02d}s"
-    return f"{minutes // 60}h {minutes % 60:02d}m" if minutes < 48 * 60 else f"{minutes // 1440}d {minutes // 60 % 24}h"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes:02d}m" if hours < 48 else f"{hours // 24}d {hours % 24}h"
 
 
 def size(count: int) -> str:
     """Write a number of bytes."""
     amount = float(count)
     for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
+        if amount < 999.5:
             return f"{amount:.3g} {unit}"
         amount /= 1000
     return f"{amount:.3g} TB"

@@ -122,7 +122,7 @@ def _print_at(arguments: argparse.Namespace, screen: Screen) -> int:
     found = [record for record in journal if record.seq == seq] if arguments.all else []
     for number, record in enumerate(found or [journal.seek(seq)]):
         if arguments.json:
-            screen.json(as_data(record), indent=2)
+            screen.json(as_data(record), indent=None if arguments.all else 2)
             continue
         if number:
             screen.line()

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .screen import GLUE, Screen, clock, duration, printable, size, text
+from .screen import GLUE, Screen, clock, duration, printable, results, size, text
 
 if TYPE_CHECKING:
     from .report import Report
-    from .survey import Rows
+    from .rows import Rows
 
 _COUNTERS = {
     # field of the state -> (its name here, the field that holds its limit)
@@ -177,7 +177,7 @@ def _print_epochs(report: Report, screen: Screen, whose: bool) -> None:
             duration(e["seconds"]),
             "" if e["ended"] else "open",
             _not_finite(e),
-            _results(e["results"]),
+            results(e["results"], GLUE),
         )
         for e in report.epochs
     ]
@@ -196,12 +196,6 @@ def _not_finite(epoch: Mapping[str, Any]) -> str:
     return f"{count:,} from {first:,} on"
 
 
-def _results(held: Mapping[str, Any]) -> str:
-    """Write an evaluation's results; names that begin with an underscore are the program's own."""
-    shown = {name: value for name, value in held.items() if not name.startswith("_")}
-    return "  ".join(f"{printable(name)}{GLUE}{text(value)}" for name, value in shown.items())
-
-
 def _print_validations(report: Report, screen: Screen, whose: bool) -> None:
     rows = [
         (
@@ -211,7 +205,7 @@ def _print_validations(report: Report, screen: Screen, whose: bool) -> None:
             "" if v["batch"] is None else f"{v['batch']:,}",
             duration(v["seconds"]),
             "sanity check" if v["sanity"] else "",
-            _results(v["results"]),
+            results(v["results"], GLUE),
         )
         for v in report.validations
     ]
