@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+
 from tachograph.states import Event, TachographError, TrainerState
 from tachograph.states.trainer_state import LIMITS
 

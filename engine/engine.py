@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+
 from tachograph.drivers import NO_BATCH, Driver
 from tachograph.states import Event, Failed, Machine, MachineFault, Stopped, TrainerState
 from tachograph.states.errors import CallerError

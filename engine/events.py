@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any
 
 import attrs
+
 from tachograph.states.errors import CallerError, nearest
 
 from .callbacks.callback import ALIASES, MOMENTS

@@ -14,6 +14,7 @@ from types import TracebackType, UnionType
 from typing import Any
 
 import attrs
+
 from tachograph.states import Event, Machine
 from tachograph.states.errors import CallerError, TachographError, nearest
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
+
 from tachograph.drivers import NO_BATCH
 from tachograph.states import TrainerState
 from tachograph.states.errors import CallerError

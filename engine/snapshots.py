@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+
 from tachograph.states.errors import TachographError
 
 FORMAT = 1
