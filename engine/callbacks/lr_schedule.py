@@ -7,6 +7,7 @@ from typing import Any
 from tachograph.states.errors import CallerError
 
 from .callback import Callback
+from .monitor import Monitor
 
 _STEP_ON = ("update", "batch", "epoch", "plateau")
 
@@ -55,23 +56,41 @@ class LRSchedule(Callback):
         self.scheduler.step()
 
     def _at_validation(self, trainer: Any, results: dict[str, Any]) -> None:
-        from .monitor import Monitor
-
         assert self._monitor is not None
-        self.scheduler.step(Monitor(self._monitor).value(results))
+        value = Monitor(self._monitor).value(results)
+        if value is not None:
+            self.scheduler.step(value)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"scheduler": _plain(self.scheduler.state_dict())}
+        return {"scheduler": _plain(self.scheduler.state_dict()), "groups": [_plain(g) for g in self._settings()]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        own = self.scheduler.state_dict()
-        # a scheduler keeps some dicts as their own kind (MultiStepLR a Counter) and loads whatever it is given
-        self.scheduler.load_state_dict(
-            {k: type(own[k])(v) if isinstance(own.get(k), dict) else v for k, v in state["scheduler"].items()}
-        )
+        self.scheduler.load_state_dict(_like(self.scheduler.state_dict(), state["scheduler"]))
+        for group, settings in zip(self._groups(), state["groups"], strict=True):
+            group.update(settings)
+        optimizer = getattr(self.scheduler, "optimizer", None)
+        if optimizer is not None:
+            optimizer._opt_called = True  # by an earlier process, maybe; torch would warn that no update was taken yet
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return getattr(getattr(self.scheduler, "optimizer", None), "param_groups", [])
+
+    def _settings(self) -> list[dict[str, Any]]:
+        """Return what the scheduler has made of the optimizer: a run that goes on stands before its last step."""
+        return [{k: v for k, v in group.items() if k != "params"} for group in self._groups()]
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
     return [_plain(v) for v in value] if isinstance(value, list) else value
+
+
+def _like(own: Any, held: Any) -> Any:
+    """Give a saved state the kinds of dict that the scheduler keeps (MultiStepLR a Counter), which loads anything."""
+    if isinstance(held, dict):
+        kind = type(own) if isinstance(own, dict) else dict
+        return kind({k: _like(own.get(k) if isinstance(own, dict) else None, v) for k, v in held.items()})
+    if isinstance(held, list) and isinstance(own, list) and len(own) == len(held):
+        return [_like(a, b) for a, b in zip(own, held, strict=True)]
+    return held
