@@ -193,7 +193,7 @@ def test_each_event_changes_what_it_is_about_and_nothing_else(state: TrainerStat
         said(SanityChecked(results={"loss": 1.0})),
         said(EpochBegan(epoch=1, num_batches_per_epoch=5), **fresh, num_batches_per_epoch=5),
         said(EpochBegan(epoch=1), **fresh, num_batches_per_epoch=None),
-        said(Fetched(ids="0123456789abcdef")),
+        said(Fetched(ids=7)),
         said(Stepped(loss=1.0, samples=8), **seen, optimizer_steps=stepped, accumulated=0),
         said(Stepped(samples=8, closed=False), **seen, accumulated=s.accumulated + 1),
         said(Stepped(samples=8, skipped=True), **seen, accumulated=0),
