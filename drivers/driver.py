@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
+from tachograph.states.errors import CallerError
+
 
 class _NoBatch:
     def __repr__(self) -> str:
@@ -156,6 +158,14 @@ class Driver(abc.ABC):
     def rng_digest(self) -> int:
         """Return a number that moves with every draw from the generators and is equal in equal runs; 0: not taken."""
         return 0
+
+    def save_model(self, target: Any) -> None:
+        """Write the model's weights to a path or an open file."""
+        raise CallerError(f"{type(self).__name__} saves no model of its own")
+
+    def load_model(self, source: Any) -> None:
+        """Load the model's weights from a path or an open file; raise `RestoreFault` if they don't fit."""
+        raise CallerError(f"{type(self).__name__} loads no model of its own")
 
     # -- evaluation ----------------------------------------------------------------------------------------
 

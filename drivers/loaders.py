@@ -100,6 +100,21 @@ def length_of(dataloader: Any) -> int | None:
         return None
 
 
+def described(dataloader: Any, max_batches: int) -> str:
+    """Describe what decides the order and the batches of a loader, for comparison at a resume."""
+    most = "" if max_batches < 0 else f", at most {max_batches} an epoch"
+    if not isinstance(dataloader, DataLoader):
+        return f"{type(dataloader).__name__}{most}"
+    data = dataloader.dataset
+    size = f" of {len(data)} samples" if isinstance(data, Sized) else ""
+    batches = f"batches of {dataloader.batch_size}" if dataloader.batch_size is not None else "its own batches"
+    sampler = (
+        dataloader.sampler if type(dataloader.batch_sampler) in (BatchSampler, type(None)) else dataloader.batch_sampler
+    )
+    drop = ", the last one dropped if short" if dataloader.drop_last else ""
+    return f"{type(data).__name__}{size} in {batches}{drop} by {type(sampler).__name__}{most}"
+
+
 def hash_ids(ids: list[Any] | None) -> int:
     """Hash sample ids in their order: CRC-32 of them as 64-bit integers, or of their repr; 0 for None."""
     if ids is None:

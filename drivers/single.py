@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from . import generators, storage
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
-from .loaders import BatchSource, check_loader, hash_ids, length_of, source_of
+from .loaders import BatchSource, check_loader, described, hash_ids, length_of, source_of
 from .matching import matched
 from .measuring import LAG, Losses, read_scalar
 from .precision import choose_precision
@@ -118,6 +118,7 @@ class TorchDriver(Driver):
                 f"{type(o).__name__} with groups of {s}" for o, s in zip(self.optimizers, sizes, strict=True)
             ],
             "precision": self.precision.name,
+            "data": described(self._loader, self._max_batches),
         }
 
     def environment(self) -> dict[str, Any]:
@@ -238,6 +239,21 @@ class TorchDriver(Driver):
     def rng_digest(self) -> int:
         return self._digest()
 
+    def save_model(self, target: Any) -> None:
+        if hasattr(target, "write"):
+            torch.save(self.model.state_dict(), target)
+            return
+        path = Path(target)
+        temporary = path.with_name(f".{path.name}.writing")
+        temporary.unlink(missing_ok=True)
+        storage.write(self.model.state_dict(), temporary)
+        temporary.replace(path)
+
+    def load_model(self, source: Any) -> None:
+        held = storage.read(source)
+        self._check_model(held)
+        self.model.load_state_dict(held)
+
     # -- evaluation ----------------------------------------------------------------------------------------
 
     def forked(self) -> AbstractContextManager[Any]:
@@ -326,19 +342,24 @@ class TorchDriver(Driver):
         self.batch_ids, self.batch_samples = rest["batch_ids"], rest["batch_samples"]
         return self.to_device(rest["batch"]) if rest["has_batch"] else NO_BATCH
 
-    def _check_entries(self, model: dict[str, Any], rest: dict[str, Any]) -> None:
-        """Hold the snapshot against its owners before anything is changed."""
+    def _check_model(self, model: Any) -> None:
+        """Hold a saved model against this one before anything is changed."""
+        if not isinstance(model, dict):
+            raise RestoreFault(f"this file holds a {type(model).__name__}, not a model's state dict")
         mine = self.model.state_dict()
         for name in [*mine, *model]:
             if name not in model:
-                raise RestoreFault(f"the model has '{name}', which the snapshot lacks")
+                raise RestoreFault(f"the model has '{name}', which the saved one lacks")
             if name not in mine:
-                raise RestoreFault(f"the snapshot has '{name}', which the model lacks")
-            shape = getattr(mine[name], "shape", None)
-            if shape != getattr(model[name], "shape", None):
+                raise RestoreFault(f"the saved model has '{name}', which this one lacks")
+            here, there = (getattr(held[name], "shape", None) for held in (mine, model))
+            if here != there:
                 raise RestoreFault(
-                    f"'{name}' has shape {list(model[name].shape)} in the snapshot, {list(shape or ())} in the model"
+                    f"'{name}' has shape {list(there or ())} in the saved model, {list(here or ())} in this one"
                 )
+
+    def _check_entries(self, model: Any, rest: dict[str, Any]) -> None:
+        self._check_model(model)
         if len(rest["optimizers"]) != len(self.optimizers):
             raise RestoreFault(
                 f"the snapshot holds {len(rest['optimizers'])} optimizers, this trainer {len(self.optimizers)}"

@@ -54,8 +54,8 @@ def write(value: Any, path: Path) -> tuple[int, str]:
     return hashing.size, hashing.digest
 
 
-def read(path: Path) -> Any:
-    """Read what `write` wrote, onto the CPU."""
+def read(path: Any) -> Any:
+    """Read what `write` wrote, from a path or an open file, onto the CPU."""
     return torch.load(path, map_location="cpu", weights_only=True)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from tachograph.states import Event, TachographError, TrainerState
+from tachograph.states.table import FINAL
 from tachograph.states.trainer_state import LIMITS
 
 from .journal import Journal, Record
@@ -69,6 +70,8 @@ def diff(run_a: str | Path, run_b: str | Path) -> Divergence | None:
     a, b = Journal(run_a), Journal(run_b)
     low = max(_first(a), _first(b))
     high = min(a.last.seq if a.last else 0, b.last.seq if b.last else 0)
+    if high >= low and (a.seek(high).dest in FINAL) != (b.seek(high).dest in FINAL):
+        high -= 1  # one run ended here and the other went on: their limits differ, and limits aren't history
     if high < low or a.seek(high).chain == b.seek(high).chain:
         return None
     while low < high:

@@ -312,24 +312,42 @@ class Engine:
             self._recorder = self._open_recorder(about, incarnation=0, parent=None)
 
     def _go_on(self, rest: _Rest) -> bool:
+        """Go on in the same object after the run had ended, from before its final transition."""
         self._prepare()
         state = self._with_limits(rest.state)
-        stopped = self.trainer_state.state == "done" and rest.state.state not in self.machine.heeds_stop
-        state = attrs.evolve(state, stop_asked="") if hasattr(state, "stop_asked") else state
-        if not (stopped or self.trainer_state.state == "exception" or self._has_work(state)):
+        if hasattr(state, "stop_asked"):
+            state = attrs.evolve(state, stop_asked="")
+        ended, self.trainer_state = self.trainer_state, state
+        failed = ended.state != "done"
+        decided = not failed and state.state in self.machine.heeds_stop
+        event = self._perform[state.state](state) if decided else None
+        state = self.trainer_state
+        dest = None if event is None else self.machine.next_state(state, event)
+        if dest in self.machine.final or not (failed or decided or self._has_work(state)):
+            self.trainer_state = ended
             self.say("the limit is reached already: nothing was run")
             return False
         if self.run_dir is not None and rest.position is not None:
             about = recording.load(self.run_dir)
             incarnation = Journal(self.run_dir).incarnations[-1].number + 1
             self._recorder = self._open_recorder(about, incarnation=incarnation, parent=rest.position)
+            self._recorder.snapshots.last_seq = rest.position.seq
         self.trainer_state, self.batch, self._rest = state, rest.batch, None
-        if rest.memory is not None:
+        if event is not None and dest is not None:
+            self._decide_again(event, dest)  # everyone has heard this event: only what follows from it is new
+        elif rest.memory is not None:
             self.listeners.load_state_dict(rest.memory, self)
         for callback in self.listeners.callbacks.values():
             callback.on_continue(self)
-        self._reenter(state, NO_BATCH if rest.batch is None else rest.batch, fresh=False)
+        self._reenter(self.trainer_state, NO_BATCH if rest.batch is None else rest.batch, fresh=False)
         return True
+
+    def _decide_again(self, event: Event, dest: str) -> None:
+        before = self.trainer_state
+        after = event.fold(before, dest)
+        if self._recorder is not None:
+            self._recorder.append(before.state, event, after)
+        self.trainer_state = after
 
     def _open_recorder(
         self, about: dict[str, Any], *, incarnation: int, parent: Position | None, lock: Any = None

@@ -225,6 +225,7 @@ def _record(
         number = journal.incarnations[-1].number + 1
         parent_at = Position(start.incarnation, last.seq, last.chain) if travelled and last is not None else start
     engine._recorder = engine._open_recorder(about, incarnation=number, parent=parent_at, lock=lock)
+    engine._recorder.snapshots.last_seq = start.seq  # what it was resumed from
     if travelled:
         engine._recorder.rewrite(lost[0].encode(), lost[1])
     return travelled
@@ -253,7 +254,9 @@ def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> No
             "resumed", snapshot=name, at=report.seq, passed_over=report.passed_over, changed=changed, exact=not inexact
         )
     where = "from the beginning: there was no snapshot" if snapshot is None else f"at {report.seq:,}"
-    engine.say(f"resumed {where}; {report.to_match:,} recorded transitions to re-execute")
+    n = report.to_match
+    again = f"; {n:,} recorded transition{'' if n == 1 else 's'} to re-execute" if n else ""
+    engine.say(f"resumed {where}{again}")
     for name, (old, new) in report.changed.items():
         engine.say(f"{name} changed from {old} to {new}")
 

@@ -60,6 +60,8 @@ _SETTINGS: dict[str, Any] = {
     "model_wo_auto_param_call": False,
     "model_use_eval_mode": True,
     "progress_bar": "auto",
+    "rows": (),
+    "perform": None,
     "set_grad_to_none": True,
     "torch_non_blocking": True,
     "torch_kwargs": None,
@@ -105,7 +107,8 @@ class Trainer(Engine):
         snapshot_every: "epoch", n batches, a time such as "10min", or None: only at signals and errors.
         kwargs: the reference trainer's: `n_batches`, `monitor`, `larger_better`, `train_fn`, `evaluate_fn`,
             `train_input_mapping` and so on, `model_wo_auto_param_call`, `progress_bar` ("auto", "rich", "plain", None),
-            `set_grad_to_none`, `torch_kwargs`.
+            `set_grad_to_none`, `torch_kwargs`. And ours: `rows`, further rows of the table (see `training_machine`), and
+            `perform`, the functions of the states they add: state name -> `f(state) -> event`.
 
     Raises:
         CallerError: an argument can't be used; the message says which, and what would be. Nothing was written.
@@ -189,7 +192,12 @@ class Trainer(Engine):
             "epoch_end": self._epoch_end,
         }
         super().__init__(
-            training_machine(), perform, state=limit, driver=train, run_dir=run_dir, snapshot_every=snapshot_every
+            training_machine(given["rows"]),
+            {**perform, **(given["perform"] or {})},
+            state=limit,
+            driver=train,
+            run_dir=run_dir,
+            snapshot_every=snapshot_every,
         )
         self._snapshot_every = snapshot_every
         for target, fn in marked_for(marker):
@@ -273,6 +281,28 @@ class Trainer(Engine):
         if self.evaluator is None:
             raise CallerError("this trainer has nothing to validate: give it metrics and validate_dataloaders")
         return self.evaluator.run(num_eval_batch_per_dl)
+
+    def save_model(self, target: Any) -> None:
+        """Write the model's weights, to be read with `load_model` or plain `torch.load(weights_only=True)`.
+
+        Args:
+            target: a path, written whole or not at all; or an open binary file.
+        """
+        self._hear_inside("on_save_model")
+        self.driver.save_model(target)  # type: ignore[union-attr]
+
+    def load_model(self, source: Any) -> None:
+        """Load weights that `save_model` wrote.
+
+        Args:
+            source: a path or an open binary file.
+
+        Raises:
+            FileNotFoundError: there is nothing at that path.
+            RestoreFault: it doesn't fit the model; nothing was changed.
+        """
+        self._hear_inside("on_load_model")
+        self.driver.load_model(source)  # type: ignore[union-attr]
 
     @property
     def n_batches(self) -> int | None:
@@ -536,9 +566,6 @@ class Trainer(Engine):
         return attrs.evolve(state, num_batches_per_epoch=of_this, n_epochs=n_epochs, total_batches=total)
 
     def _has_work(self, state: TrainerState) -> bool:
-        if state.state == "epoch_end":
-            more_epochs = state.n_epochs is None or state.cur_epoch_idx + 1 < state.n_epochs
-            return more_epochs and (self._n_batches is None or state.global_forward_batches < self._n_batches)
         return self._n_batches is None or state.global_forward_batches < self._n_batches
 
     def _reenter(self, state: TrainerState, batch: Any, fresh: bool) -> None:

@@ -13,11 +13,12 @@ from .fetch import Exhausted, Fetched
 from .init import Started
 from .sanity_check import SanityChecked
 from .step import Stepped
-from .table import Machine, Row, training_machine, training_rows
+from .table import ANY, Machine, Row, training_machine, training_rows
 from .trainer_state import TrainerState
 from .validate import Validated
 
 __all__ = [
+    "ANY",
     "CallerError",
     "EpochBegan",
     "EpochEnded",

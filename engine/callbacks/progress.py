@@ -6,6 +6,7 @@ refresh thread and its capture of stdout stay off, since a live display deadlock
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from typing import IO, Any
@@ -122,8 +123,13 @@ class Progress(Callback):
         self._live.update(line, refresh=True)
 
     def _start(self) -> Any:
+        before = random.getstate()
         from rich.console import Console
         from rich.live import Live
+
+        random.setstate(
+            before
+        )  # importing rich draws from Python's generator, and when that happens is the clock's affair
 
         console = Console(file=self._file or sys.stderr)
         live = Live(

@@ -15,6 +15,8 @@ FINAL = ("done", "exception")
 def expected_after(history: RankHistory, incarnation: int, seq: int) -> dict[int, Record]:
     """Collect by seq what was recorded after the transition `seq` of `incarnation`, final transitions left out."""
     while (parent := history.segments[incarnation][0][1].parent) is not None and seq <= parent.seq:
+        if parent.incarnation not in history.segments:
+            break  # the point is where this run was forked off another one
         incarnation = parent.incarnation  # the point lies before this incarnation's first transition
     expected: dict[int, Record] = {}
     for number in sorted(history.segments):

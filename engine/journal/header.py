@@ -28,6 +28,10 @@ class Position:
     chain: str
 
 
+FORKED = -1
+"""As the incarnation of a first incarnation's parent: the point belongs to another run, which `run.json` names."""
+
+
 @attrs.frozen(kw_only=True)
 class Header:
     """What a segment's first line says.
@@ -63,6 +67,16 @@ class Header:
     limits: tuple[str, ...]
     defaults: dict[str, dict[str, Any]]
     time: float
+
+    @property
+    def before(self) -> Position:
+        """The point before the segment's first transition, as this header has it."""
+        return Position(self.incarnation, max(self.first_seq, 1) - 1, self.chain)
+
+    @property
+    def forked(self) -> bool:
+        """It begins a run that goes on from another run's point: nothing in this journal comes before it."""
+        return self.parent is not None and self.parent.incarnation == FORKED and self.previous is None
 
     def defaults_of(self, name: str) -> dict[str, Any]:
         """Return a class's fields that a record may leave out, with new lists and dicts."""

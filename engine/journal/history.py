@@ -130,6 +130,13 @@ class RankHistory:
             incarnation, upto = parent.incarnation, parent.seq if upto is None else min(upto, parent.seq)
         return path[::-1]
 
+    @property
+    def beginning(self) -> Position:
+        """The point before the live history's first transition."""
+        first = next((i for i, _ in self.lineage(self.newest)), None)
+        header = None if first is None else self.segments[first][0][1]
+        return header.before if header is not None and header.forked else START
+
     def end(self, incarnation: int) -> tuple[Position, bool]:
         """Return where an incarnation ends, and whether it was closed there."""
         segment, header = self.segments[incarnation][-1]
@@ -137,12 +144,12 @@ class RankHistory:
         if end is None:
             return self._end_by_reading(incarnation)
         if end.record is None:
-            return Position(incarnation, max(header.first_seq, 1) - 1, header.chain), end.closed
+            return header.before, end.closed
         return Position(incarnation, end.record.seq, end.record.chain), end.closed
 
     def _end_by_reading(self, incarnation: int) -> tuple[Position, bool]:
         header = self.segments[incarnation][0][1]
-        seq, chain, closed = max(header.first_seq, 1) - 1, header.chain, False
+        seq, chain, closed = header.before.seq, header.chain, False
         for item in self.walk(incarnation, None, sides=True):
             closed = isinstance(item, SideRecord) and item.kind == "closed"
             if isinstance(item, Record):
@@ -170,6 +177,8 @@ class RankHistory:
             return check_junction(opened, attrs.evolve(START, incarnation=incarnation))
         if parent.seq == 0:
             return check_junction(opened, START)
+        if opened[1].forked:
+            return None
         last = next((i for i, _ in self.lineage(incarnation)[-2::-1]), -1)
         found = self.seek(last, parent.seq)
         if found is None:
@@ -180,8 +189,9 @@ class RankHistory:
         """Yield the newest incarnation's records, after those of its ancestors that it went on from."""
         end = START
         for incarnation, upto in self.lineage(self.newest):
-            if not self.salvage:
-                check_junction(self.segments[incarnation][0], end)
+            opened = self.segments[incarnation][0]
+            if not self.salvage and not opened[1].forked:
+                check_junction(opened, end)
             end = yield from self.walk(incarnation, upto, sides)
 
     def all(self, sides: bool) -> Iterator[Item]:

@@ -52,7 +52,7 @@ def check_links(directory: Path, segments: dict[int, list[Opened]], names: list[
             raise JournalCorrupt(segment.path, 0, f"the segments of incarnation {number} are missing")
         if len(runs) > 1 and header.run != segments[0][0][1].run:
             raise JournalCorrupt(segment.path, 0, f"it belongs to another run, {header.run!r}")
-        if header.previous is not None or (incarnation == 0 and header.first_seq != 0):
+        if header.previous is not None or (incarnation == 0 and header.first_seq != 0 and not header.forked):
             raise JournalCorrupt(segment.path, 0, "the segment before it is missing")
         parent = header.parent
         if parent is not None and (parent.incarnation >= incarnation or parent.seq + 1 != header.first_seq):

@@ -232,7 +232,7 @@ class Journal:
         """
         for history in reversed(self._histories):
             history.load()
-            chain = bytes(8)
+            chain = bytes.fromhex(history.beginning.chain)
             for record in history.live(sides=False):
                 assert isinstance(record, Record)
                 chain = next_chain(chain, chained(record.line, record.header.limits))
