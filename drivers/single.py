@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tachograph.states.errors import CallerError, nearest
 from torch import nn
 from torch.optim import Optimizer
+
+from tachograph.states.errors import CallerError, nearest
 
 from . import generators, storage
 from .driver import NO_BATCH, Driver
@@ -26,6 +27,11 @@ from .matching import matched
 from .measuring import LAG, Losses, read_scalar
 from .precision import choose_precision
 
+_ENTRIES = (
+    *("optimizers", "scaler", "evaluating", "gradients", "generators", "losses"),
+    *("batch", "batch_ids", "batch_samples", "has_batch", "extra"),
+)
+"""What `rank-0.pt` of a snapshot holds."""
 _LOOKUP = {"validate": ("validate_step", "test_step"), "test": ("test_step", "validate_step")}
 
 
@@ -359,6 +365,9 @@ class TorchDriver(Driver):
                 )
 
     def _check_entries(self, model: Any, rest: dict[str, Any]) -> None:
+        lost = [key for key in _ENTRIES if key not in rest]
+        if lost:
+            raise RestoreFault(f"the snapshot lacks the entry '{lost[0]}'")
         self._check_model(model)
         if len(rest["optimizers"]) != len(self.optimizers):
             raise RestoreFault(
@@ -367,9 +376,6 @@ class TorchDriver(Driver):
         if (rest["scaler"] is None) != (self._scaler is None):
             holder, other = ("trainer", "snapshot") if rest["scaler"] is None else ("snapshot", "trainer")
             raise RestoreFault(f"the {holder} has a gradient scaler, the {other} has none: use the same precision")
-        lost = [key for key in ("generators", "gradients", "evaluating", "losses", "extra") if key not in rest]
-        if lost:
-            raise RestoreFault(f"the snapshot lacks the entry '{lost[0]}'")
 
     def restore_generators(self) -> None:
         if self._to_restore is not None:
