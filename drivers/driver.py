@@ -29,8 +29,8 @@ class Driver(abc.ABC):
     """Performs the work of the states. Subclass it to bring a device, a precision or a launch of your own.
 
     The order of calls in a run: `set_optimizers`, `set_dataloader`, `setup`; then either `seed_generators` or
-    `read` and `restore`; then per epoch `open_epoch`, and per batch `next_batch`, `train_step`, `backward`, and at the end of
-    an accumulation window `optimizer_step` and `zero_grad`. `capture` may be called between any two states.
+    `read` and `restore`; then per epoch `open_epoch`, and per batch `next_batch`, `train_step`, `backward`, and at
+    the end of an accumulation window `optimizer_step` and `zero_grad`. `capture` may be called between any two states.
 
     Attributes:
         model: the model as the user gave it.
@@ -135,8 +135,8 @@ class Driver(abc.ABC):
             seq: the transition that the step will be.
 
         Returns:
-            The loss as a float if it is at hand, else None; and `[seq, loss]` of an earlier step whose loss has arrived,
-            else ().
+            The loss as a float if it is at hand, else None; and `[seq, loss]` of an earlier step whose loss has
+            arrived, else ().
         """
 
     def measured_late(self) -> list[list[Any]]:

@@ -1,8 +1,8 @@
 """Reading losses without waiting for the device.
 
-On the CPU a loss is read where it lies. On an accelerator it is copied to the host while training goes on, and handed out
-`lag` steps later, with the number of the transition it belongs to: by then it has long arrived. So a step makes no host
-read, and a measurement's place in the journal doesn't depend on how fast the device was.
+On the CPU a loss is read where it lies. On an accelerator it is copied to the host while training goes on, and handed
+out `lag` steps later, with the number of the transition it belongs to: by then it has long arrived. So a step makes no
+host read, and a measurement's place in the journal doesn't depend on how fast the device was.
 """
 
 from __future__ import annotations

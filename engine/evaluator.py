@@ -41,8 +41,8 @@ class Evaluator:
         output_mapping: applied to the model's outputs likewise.
         fp16: evaluate under fp16 autocast.
         verbose: 1 prints the results of a standalone run, 0 doesn't.
-        kwargs: `model_use_eval_mode`, `separator`, `evaluate_fn` (the name of a model's method), `model_wo_auto_param_call`;
-            `progress_bar`, `use_dist_sampler` and `output_from_new_proc` are accepted.
+        kwargs: `model_use_eval_mode`, `separator`, `evaluate_fn` (the name of a model's method),
+            `model_wo_auto_param_call`; `progress_bar`, `use_dist_sampler` and `output_from_new_proc` are accepted.
 
     Raises:
         CallerError: an argument can't be used; the message says what would be.

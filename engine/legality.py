@@ -1,4 +1,4 @@
-"""Checks of users' own steps and loops: they name the moments that have listeners and weren't reached, and nothing else."""
+"""Checks of users' own steps and loops: they name the moments that have listeners and weren't reached, no others."""
 
 from __future__ import annotations
 

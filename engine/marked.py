@@ -1,4 +1,4 @@
-"""`Trainer.on`: on the class a decorator for trainers still to be built, on an instance a subscription there and then."""
+"""`Trainer.on`: on the class a decorator for trainers still to be built, on an instance a subscription at once."""
 
 from __future__ import annotations
 

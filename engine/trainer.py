@@ -1,7 +1,7 @@
 """`Trainer`: the engine with the training machine, put together. Each state's work is one short method here.
 
-This module is the composition root: it checks what the caller gave, builds driver, evaluator and listeners, and knows the
-settings. What is counted, decided and recorded is the machine's and the engine's.
+This module is the composition root: it checks what the caller gave, builds driver, evaluator and listeners, and knows
+the settings. What is counted, decided and recorded is the machine's and the engine's.
 """
 
 from __future__ import annotations
@@ -88,13 +88,14 @@ class Trainer(Engine):
         device: where to train; None: where the model's parameters are.
         n_epochs: how many epochs in all; a run that is extended counts those it has done. None: no limit.
         validate_dataloaders: one loader, or a dict name -> loader; given if and only if `metrics` is.
-        batch_step_fn: `f(trainer, batch)`, replaces the step: it calls `trainer.train_step`, `backward`, `step`, `zero_grad`.
+        batch_step_fn: `f(trainer, batch)`, replaces the step: it calls `trainer.train_step`, `backward`, `step` and
+            `zero_grad`.
         validate_batch_step_fn: `f(evaluator, batch)`, replaces the evaluation of a batch.
         validate_mode: "validate" or "test": which of the model's methods is looked for first.
         callbacks: one `Callback` or a sequence of them.
         metrics: a dict name -> metric; see `Evaluator`.
-        validate_every: n > 0: after every n batches of the run; -n: at the end of every n-th epoch; or `f(trainer) -> bool`,
-            asked after every batch, with the batch counted; or several numbers, `(500, -1)`.
+        validate_every: n > 0: after every n batches of the run; -n: at the end of every n-th epoch; or
+            `f(trainer) -> bool`, asked after every batch, with the batch counted; or several numbers, `(500, -1)`.
         input_mapping: applied to each batch; a callable, or a dict old name -> new name.
         output_mapping: applied to the model's outputs likewise.
         accumulation_steps: micro-batches in a window, >= 1. The gradient of a window is the mean over the micro-batches
@@ -107,8 +108,8 @@ class Trainer(Engine):
         snapshot_every: "epoch", n batches, a time such as "10min", or None: only at signals and errors.
         kwargs: the reference trainer's: `n_batches`, `monitor`, `larger_better`, `train_fn`, `evaluate_fn`,
             `train_input_mapping` and so on, `model_wo_auto_param_call`, `progress_bar` ("auto", "rich", "plain", None),
-            `set_grad_to_none`, `torch_kwargs`. And ours: `rows`, further rows of the table (see `training_machine`), and
-            `perform`, the functions of the states they add: state name -> `f(state) -> event`.
+            `set_grad_to_none`, `torch_kwargs`. And ours: `rows`, further rows of the table (see `training_machine`),
+            and `perform`, the functions of the states they add: state name -> `f(state) -> event`.
 
     Raises:
         CallerError: an argument can't be used; the message says which, and what would be. Nothing was written.
@@ -245,7 +246,7 @@ class Trainer(Engine):
 
         Raises:
             CallerError: an argument can't be used.
-            FileNotFoundError, NotARun, SnapshotFault, SettingsChanged, RestoreFault: `resume_from` can't be gone on from.
+            FileNotFoundError, NotARun, SnapshotFault, SettingsChanged, RestoreFault: `resume_from` can't be used.
             BaseException: whatever the model, the data or a listener raised; the journal says where.
         """
         _batches(num_train_batch_per_epoch, "num_train_batch_per_epoch")
@@ -315,7 +316,7 @@ class Trainer(Engine):
 
     @property
     def train_batch_loop(self) -> Any:
-        """A loop of the user's own over one epoch, in place of fetch and step (see `custom_loop`); None: there is none."""
+        """A loop of the user's own over one epoch, in place of fetch and step (see `custom_loop`); None without one."""
         return None if self._custom_loop is None else self._custom_loop.loop
 
     @train_batch_loop.setter
@@ -587,12 +588,11 @@ class Trainer(Engine):
         self.state.update(held)
 
     def _where(self, state: TrainerState) -> str:
-        where = f"in state '{state.state}', epoch {state.cur_epoch_idx}, batch {state.batch_idx_in_epoch}, after transition {state.seq}"
-        return (
-            where
-            if self.batch_indices is None
-            else f"{where}; the batch holds the samples {_short(self.batch_indices)}"
-        )
+        where = f"in state '{state.state}', epoch {state.cur_epoch_idx}, batch {state.batch_idx_in_epoch}, "
+        where += f"after transition {state.seq}"
+        if self.batch_indices is None:
+            return where
+        return f"{where}; the batch holds the samples {_short(self.batch_indices)}"
 
     def _failed(self, error: BaseException) -> Any:
         failed = super()._failed(error)
@@ -674,8 +674,8 @@ def extract_loss(outputs: Any) -> Any:
             return loss
         held = sorted(map(str, found)) if found is not None else f"a {type(outputs).__name__}"
     raise LossFault(
-        f"the training step must return a dict or dataclass with 'loss', but it returned {held}. Return one, or name it with "
-        "output_mapping={'its name': 'loss'}"
+        f"the training step must return a dict or dataclass with 'loss', but it returned {held}. Return one, or name "
+        "it with output_mapping={'its name': 'loss'}"
     )
 
 

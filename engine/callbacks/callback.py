@@ -77,7 +77,7 @@ class Callback:
         """Hear that a batch is in hand, or there's none left."""
 
     def on_train_batch_begin(self, trainer: Any, batch: Any, indices: Any = None) -> None:
-        """Hear that a batch, mapped and on the device, goes to the step; `indices` are its sample ids if they're known."""
+        """Hear that a batch, mapped and on the device, goes to the step; `indices` are its sample ids, if known."""
 
     def on_train_batch_end(self, trainer: Any) -> None:
         """Hear that a batch is done and counted."""

@@ -31,7 +31,8 @@ class Checkpoint(Callback):
         self._last = time.monotonic()
         if not (every is None or every == "epoch" or self._batches > 0 or self._seconds > 0):
             raise CallerError(
-                f"snapshot_every must be 'epoch', a number of batches > 0, a time such as '10min', or None, not {every!r}"
+                "snapshot_every must be 'epoch', a number of batches > 0, a time such as '10min', or None, "
+                f"not {every!r}"
             )
         if self._batches or self._seconds:  # heard per batch only where the policy needs it
             self.on_train_batch_end = self._count if self._batches else self._watch  # type: ignore[method-assign]
