@@ -415,7 +415,7 @@ def test_a_skipped_update_moves_neither_the_schedule_nor_the_count_of_updates(tm
 
 @pytest.mark.parametrize("k", range(1, 8))
 def test_the_scaler_s_scale_and_tracker_go_on_over_a_resume(tmp_path: Path, k: int) -> None:
-    """R33, R54, R68, B13: as many updates are skipped, and the rates are the same."""
+    """R33, R54, R68, B13, SV7: as many updates are skipped, and the rates are the same."""
     straight, expected = blowing(tmp_path / "straight")
     straight.run()
     first, before = blowing(tmp_path / "run", n_epochs=None, n_batches=k)

@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 from tachograph.drivers import StubDriver
-from tachograph.engine import Callback, Engine, Events, Journal, diff
+from tachograph.engine import Callback, Engine, Events, Journal, Trainer, diff
 from tachograph.states import (
     Event,
     Failed,
@@ -27,10 +27,11 @@ from tachograph.states import (
     Stepped,
     Stopped,
     TrainerState,
-    training_machine,
 )
 from tachograph.states.errors import CallerError
+from tachograph.states.step import validation_due
 from tests.jobs import signal_job
+from tests.test_table import Distilled
 from tests.toys import Sum, sides, stub, transitions
 
 # -- a machine of a user's own: collect, learn, judge --------------------------------------------------------
@@ -176,43 +177,30 @@ def test_a_state_of_a_user_s_own_needs_no_field_but_state_and_seq() -> None:
     assert collector(state=Bare()).run().state == "done"
 
 
-def distilling(driver: StubDriver, run_dir: Path | None = None, **settings: Any) -> Any:
-    """A trainer's machine with one more state between step and validate, run by a plain engine."""
-    from tests.test_table import Distilled
-
-    machine = training_machine(
-        [
-            Row("step", Stepped, "distill"),
-            Row("distill", Distilled, "validate", _due),
-            Row("distill", Distilled, "fetch"),
-        ]
-    )
-    trainer = stub([1, 2, 3], driver, n_epochs=1, metrics={"m": Sum()}, validate_dataloaders=[1], validate_every=2)
-    trainer._sanity = 0
-    driver.set_dataloader([1, 2, 3])
+def distilling(driver: StubDriver, run_dir: Path | None = None, **settings: Any) -> Trainer:
+    """A trainer whose machine has one more state between step and validate, which also says when one is due."""
 
     def distill(state: Any) -> Event:
         driver.weight = (driver.weight * 7 + driver.draw()) % 1_000_003
-        return Distilled(validate_due=state.global_forward_batches == 2)
+        return Distilled(validate_due=state.global_forward_batches % 2 == 0)
 
-    perform = {**trainer._perform, "distill": distill}
-    return Engine(machine, perform, state=TrainerState(n_epochs=1), driver=driver, run_dir=run_dir, **settings)
-
-
-def _due(state: Any, event: Any) -> bool:
-    """validation due"""
-    return bool(event.validate_due)
+    rows = [
+        Row("step", Stepped, "distill"),
+        Row("distill", Distilled, "validate", validation_due),
+        Row("distill", Distilled, "fetch"),
+    ]
+    settings = {"n_epochs": 2, "metrics": {"m": Sum()}, "validate_dataloaders": [1], "snapshot_every": None, **settings}
+    return stub([1, 2, 3], driver, rows=rows, perform={"distill": distill}, run_dir=run_dir, **settings)
 
 
 def test_a_state_added_between_step_and_validate_takes_its_part_in_every_batch(run_dir: Path) -> None:
-    driver = StubDriver()
-    engine = distilling(driver, run_dir)
+    trainer = distilling(StubDriver(), run_dir, n_epochs=1)
     heard: list[str] = []
-    engine.on("distill", lambda engine: heard.append("distill"))
-    engine.on(Events.on_validate_begin, lambda engine: heard.append("validate"))
-    engine.on(Events.on_train_batch_end, lambda engine: heard.append("batch"))
-    engine.run()
-    assert heard == ["batch", "distill", "batch", "distill", "validate", "batch", "distill"]
+    trainer.on("distill", lambda trainer: heard.append("distill"))
+    trainer.on(Events.on_validate_begin, lambda trainer: heard.append("validate"))
+    trainer.on(Events.on_train_batch_end, lambda trainer: heard.append("batch"))
+    trainer.run(num_eval_sanity_batch=0)
+    assert heard == ["batch", "distill", "batch", "distill", "validate", "batch", "distill", "validate"]
     assert transitions(run_dir)[2:9] == [
         "fetch --Fetched--> step",
         "step --Stepped--> distill",
@@ -222,6 +210,43 @@ def test_a_state_added_between_step_and_validate_takes_its_part_in_every_batch(r
         "distill --Distilled--> validate",
         "validate --Validated--> fetch",
     ]
+
+
+@pytest.mark.parametrize("state", ["distill", "fetch", "validate"])
+def test_a_run_with_a_state_of_the_user_s_goes_on_from_any_of_its_states(tmp_path: Path, state: str) -> None:
+    """R57."""
+    straight = distilling(StubDriver(), tmp_path / "straight")
+    straight.run()
+    for n in (1, 2, 3):
+        heard: list[int] = []
+
+        def stop(trainer: Any, heard: list[int] = heard, n: int = n) -> None:
+            heard.append(1)
+            if len(heard) == n:
+                trainer.stop("enough")
+
+        first = distilling(StubDriver(), tmp_path / str(n))
+        first.on(state, stop)
+        first.run()
+        again = distilling(StubDriver(), tmp_path / str(n))
+        assert again.run(resume_from="auto") == straight.trainer_state
+        assert again.journal.chain == straight.journal.chain  # type: ignore[union-attr]
+        assert again.driver.weight == straight.driver.weight  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"rows": [Row("step", Stepped, "distill"), Row("distill", Distilled, "fetch")]},
+            "state 'distill' needs a function",
+        ),
+        ({"perform": {"distill": lambda state: Distilled()}}, "perform names 'distill', which is final or no state of"),
+    ],
+)
+def test_rows_and_functions_of_a_user_s_must_fit(settings: Any, said: str) -> None:
+    with pytest.raises(MachineFault, match=said):
+        stub(**settings)
 
 
 # -- what an engine refuses --------------------------------------------------------------------------------

@@ -300,7 +300,7 @@ def predicting() -> Any:
 
 
 def test_a_metric_of_torchmetrics_gives_plain_numbers() -> None:
-    """EV7."""
+    """EV7, MO7."""
     model, batches = predicting()
     metrics = {"mse": torchmetrics.MeanSquaredError(), "each": torchmetrics.CatMetric()}
     results = Evaluator(

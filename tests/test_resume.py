@@ -108,7 +108,7 @@ def test_a_finished_run_is_extended_epoch_by_epoch_with_the_chain_of_the_straigh
 
 
 def test_a_finished_run_of_torch_is_extended_to_the_bits_of_the_straight_run(tmp_path: Path) -> None:
-    """R05, R22, B10, B12: dropout, augmentation, Adam, an open window; at a boundary and inside."""
+    """R05, R22, B10, B12, SV6, SV9: dropout, augmentation, Adam, an open window; at a boundary and inside."""
     straight = Run(run_dir=tmp_path / "straight", n_epochs=3, accumulation_steps=4)
     straight.run()
     after = straight.generators

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
-from tachograph.drivers import LossFault, StubDriver
+from tachograph.drivers import LossFault, RestoreFault, StubDriver
 from tachograph.drivers.errors import MatchFault
 from tachograph.engine import Callback, Events, Journal, Trainer
 from tachograph.states import Stepped
@@ -839,7 +839,7 @@ def whole(trainer: Any, batch: Any) -> None:
 
 @pytest.mark.parametrize("steps", [1, 4])
 def test_a_custom_step_made_of_the_helpers_is_the_default_step(tmp_path: Path, steps: int) -> None:
-    """T8, C4, C5: and nothing is warned of where nothing is missing."""
+    """T8, C4, C5, B7: and nothing is warned of where nothing is missing."""
     default = Run(run_dir=tmp_path / "default", accumulation_steps=steps)
     custom = Run(
         run_dir=tmp_path / "custom", accumulation_steps=steps, batch_step_fn=whole, callbacks=lambda _: scribe([])
@@ -930,6 +930,52 @@ def test_a_step_may_call_backward_for_several_losses_and_their_sum_is_recorded(r
 def test_a_step_without_a_loss_is_recorded_without_one(run_dir: Path) -> None:
     stub([1], n_epochs=1, batch_step_fn=lambda trainer, batch: None, run_dir=run_dir).run()
     assert [r.data["loss"] for r in Journal(run_dir) if r.event == "Stepped"] == [None]
+
+
+# -- the model on its own ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["path", "file"])
+def test_a_model_is_saved_and_loaded_to_a_path_or_an_open_file(tmp_path: Path, where: str) -> None:
+    """SV14, B22, A3 13 and 14: and plain torch reads it."""
+    log: list[str] = []
+    first, other = Run(n_epochs=1, callbacks=lambda run: scribe(log)), Run(init=8)
+    first.run()
+    log.clear()
+    path = tmp_path / "model.pt"
+    if where == "path":
+        first.trainer.save_model(path)
+        first.trainer.load_model(str(path))
+        other.trainer.load_model(path)
+    else:
+        with open(path, "wb") as file:
+            first.trainer.save_model(file)
+        for run in (first, other):
+            with open(path, "rb") as file:
+                run.trainer.load_model(file)
+    assert log == ["on_save_model", "on_load_model"]
+    assert equal(first.weights, other.weights)
+    assert set(torch.load(path, weights_only=True)) == set(first.model.state_dict())
+    assert [p.name for p in tmp_path.iterdir()] == ["model.pt"]
+
+
+def test_a_model_that_does_not_fit_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+    """SV14, R64, B31."""
+    run = Run()
+    before = run.weights
+    torch.save(Line().state_dict(), tmp_path / "line.pt")
+    torch.save([1, 2], tmp_path / "list.pt")
+    torch.save({**run.model.state_dict(), "out.bias": torch.ones(2)}, tmp_path / "shape.pt")
+    for name, said in (
+        ("line.pt", "the model has 'hidden.weight', which the saved one lacks"),
+        ("list.pt", "this file holds a list, not a model's state dict"),
+        ("shape.pt", r"'out.bias' has shape \[2\] in the saved model, \[1\] in this one"),
+    ):
+        with pytest.raises(RestoreFault, match=said):
+            run.trainer.load_model(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        run.trainer.load_model(tmp_path / "nothing.pt")
+    assert equal(run.weights, before)
 
 
 # -- errors ------------------------------------------------------------------------------------------------
