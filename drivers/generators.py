@@ -18,7 +18,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-_WORDS = 64  # bytes of a Mersenne state that enter the digest, beside its position: any reseeding changes them
+_WORDS = 16  # words of a Mersenne state that enter the digest, beside its position: any reseeding changes them
 
 
 def derive(seed: int, *parts: object) -> int:
@@ -91,30 +91,27 @@ def forked(seed: int | None = None) -> Iterator[None]:
 def digest_reader(whole: bool, device: torch.device) -> Callable[[], int]:
     """Return a function that gives a 32-bit number which moves with every draw.
 
+    It reads a few bytes where a generator keeps them: its position, and some words that any reseeding changes. Where they
+    lie is found out here and tried; where that fails, the same bytes are taken from a copy of the whole state.
+
     Args:
         whole: cover Python's and numpy's generators too. Only a run that seeded them itself may ask for it:
             left to themselves they start from the system's entropy, and equal runs would look different.
         device: a device whose own generator is covered as well, as its seed and offset.
     """
-    get_state = torch.default_generator.get_state  # seed, left, next, 624 words, ...: the first bytes say it all
-    size = 24 + _WORDS
-
-    def of_torch() -> int:
-        words: Any = get_state().numpy()
-        return crc32(words[:size])
-
-    readers = _python_and_numpy() if whole else []
+    readers = [_torch()]
+    if whole:
+        readers += [_python(), _numpy()]
     if device.type == "cuda":
         index = device.index if device.index is not None else torch.cuda.current_device()
-        cuda = torch.cuda.default_generators[
-            index
-        ]  # the Philox seed and offset live on the host: no wait for the device
+        cuda = torch.cuda.default_generators[index]  # its seed and offset live on the host: no wait for the device
         readers.append(lambda: f"{cuda.initial_seed()} {cuda.get_offset()}".encode())
-    if not readers:
-        return of_torch
+    if len(readers) == 1:
+        read = readers[0]
+        return lambda: crc32(read())
 
     def of_all() -> int:
-        crc = of_torch()
+        crc = 0
         for read in readers:
             crc = crc32(read(), crc)
         return crc
@@ -122,26 +119,55 @@ def digest_reader(whole: bool, device: torch.device) -> Callable[[], int]:
     return of_all
 
 
-def _python_and_numpy() -> list[Callable[[], bytes]]:
-    address = np.random.get_bit_generator().ctypes.state_address if hasattr(np.random, "get_bit_generator") else 0
-    readers: list[Callable[[], bytes]] = [_python_words()]
-    if address and np.random.get_state(legacy=False)["bit_generator"] == "MT19937":  # type: ignore[index]
-        key, pos = (
-            address,
-            address + 624 * 4,
-        )  # struct { uint32_t key[624]; int pos; }, documented by its ctypes interface
-        readers.append(lambda: ctypes.string_at(key, _WORDS) + ctypes.string_at(pos, 4))
-    else:
-        readers.append(lambda: repr(np.random.get_state(legacy=True)).encode())
-    return readers
+Reader = Callable[[], Any]
 
 
-def _python_words() -> Callable[[], bytes]:
-    """Read the position and some words of `random`'s generator where CPython keeps them, if they are there."""
-    address = id(random._inst) + object.__basicsize__  # type: ignore[attr-defined]
-    words: Any = random.getstate()[1]
-    expected = words[-1].to_bytes(4, "little") + b"".join(w.to_bytes(4, "little") for w in words[: _WORDS // 4])
-    size = 4 + _WORDS
-    if random._inst.__sizeof__() >= object.__basicsize__ + size and ctypes.string_at(address, size) == expected:  # type: ignore[attr-defined]
-        return lambda: ctypes.string_at(address, size)
-    return lambda: repr(random.getstate()).encode()  # another interpreter or layout: slower, the same meaning
+def _torch() -> Reader:
+    generator = torch.default_generator
+
+    def slow() -> bytes:  # seed, left, next, 624 words: each word in 8 bytes
+        state = generator.get_state().numpy()
+        return bytes(state[16:20]) + state[24 : 24 + 8 * _WORDS].view(np.uint64).astype("<u4").tobytes()  # type: ignore[no-any-return]
+
+    address = getattr(generator, "_cdata", 0)
+    if not address:
+        return slow
+    at = ctypes.string_at(address, 4 * 624).find(slow()[4:])  # the object is larger than its 624 words
+    return slow if at < 4 else _fast(address + at - 4, slow, lambda: torch.rand(1))
+
+
+def _python() -> Reader:
+    source: Any = random._inst  # type: ignore[attr-defined]
+
+    def slow() -> bytes:
+        words: Any = random.getstate()[1]
+        return b"".join(word.to_bytes(4, "little") for word in (words[-1], *words[:_WORDS]))
+
+    head = object.__basicsize__  # behind it: the position, then the words
+    large = source.__sizeof__() >= head + 4 * (1 + _WORDS)
+    return _fast(id(source) + head, slow, random.random) if large else slow
+
+
+def _numpy() -> Reader:
+    def slow() -> bytes:
+        state: Any = np.random.get_state(legacy=False)
+        if state["bit_generator"] != "MT19937":
+            return repr(state).encode()
+        held = state["state"]
+        return held["key"][-_WORDS:].astype("<u4").tobytes() + int(held["pos"]).to_bytes(4, "little")  # type: ignore[no-any-return]
+
+    if not hasattr(np.random, "get_bit_generator"):
+        return slow
+    address = np.random.get_bit_generator().ctypes.state_address  # of struct { uint32_t key[624]; int pos; }
+    known = np.random.get_state(legacy=False)["bit_generator"] == "MT19937"  # type: ignore[index]
+    return _fast(address + 4 * (624 - _WORDS), slow, np.random.random) if known else slow
+
+
+def _fast(address: int, slow: Callable[[], bytes], draw: Callable[[], object]) -> Reader:
+    """Return a reader of memory if it reads what `slow` does, before a draw and after; else `slow` itself."""
+    view = (ctypes.c_char * (4 + 4 * _WORDS)).from_address
+    before = bytes(view(address)) == slow()
+    with forked():
+        draw()
+        after = bytes(view(address)) == slow()
+    return (lambda: view(address)) if before and after else slow

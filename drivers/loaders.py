@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from zlib import crc32
 
 import torch
-from tachograph.states.errors import CallerError
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -29,6 +28,8 @@ from torch.utils.data import (
     TensorDataset,
     WeightedRandomSampler,
 )
+
+from tachograph.states.errors import CallerError
 
 from . import generators
 from .collating import quick, quick_collate

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import torch
+
 from tachograph.states.errors import CallerError, nearest
 
 PRECISIONS = ("fp32", "bf16", "fp16")
