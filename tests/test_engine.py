@@ -615,6 +615,21 @@ def expect_resumable(run_dir: Path, uninterrupted: tuple[str, int]) -> None:
     assert sides(run_dir, "diverged") == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SIGTERM",
+        pytest.param("SIGINT", marks=pytest.mark.xfail(strict=True, reason="Ctrl-C after the last transition is lost")),
+    ],
+)
+def test_a_signal_that_comes_when_the_run_has_just_ended_is_not_lost(run_dir: Path, name: str) -> None:
+    """R11, R25: the script doesn't go on."""
+    done = child(str(run_dir), name, "done")
+    assert done.returncode == {"SIGTERM": 143, "SIGINT": -signal.SIGINT}[name]
+    assert done.stdout == ""
+    assert transitions(run_dir)[-1] == "epoch_end --EpochEnded--> done"
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_second_signal_acts_at_once(run_dir: Path, name: str) -> None:
     """R11: no transition comes between; what was committed stays."""

@@ -53,14 +53,14 @@ def main(run_dir: str, name: str, where: str, times: str = "1") -> None:
 
     def strike(*_: Any) -> None:
         seen.append(where)
-        if len(seen) == 2 or where in ("sanity_check", "init"):
+        if len(seen) == 2 or where in ("sanity_check", "done"):
             for _n in range(int(times)):
                 os.kill(os.getpid(), getattr(signal, name))
 
     on = {where.removeprefix("in:"): strike} if where.startswith("in:") else {}
     trainer = build(run_dir, StubDriver(on=on))
     if not on:
-        trainer.on("on_after_trainer_initialized" if where == "init" else where, strike)
+        trainer.on(where, strike)
     trainer.run()
     print("the script goes on")
 
