@@ -91,8 +91,8 @@ def forked(seed: int | None = None) -> Iterator[None]:
 def digest_reader(whole: bool, device: torch.device) -> Callable[[], int]:
     """Return a function that gives a 32-bit number which moves with every draw.
 
-    It reads a few bytes where a generator keeps them: its position, and some words that any reseeding changes. Where they
-    lie is found out here and tried; where that fails, the same bytes are taken from a copy of the whole state.
+    It reads a few bytes where a generator keeps them: its position, and some words that any reseeding changes. Where
+    they lie is found out here and tried; where that fails, the same bytes are taken from a copy of the whole state.
 
     Args:
         whole: cover Python's and numpy's generators too. Only a run that seeded them itself may ask for it:

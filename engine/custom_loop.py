@@ -1,8 +1,8 @@
 """A loop of the user's own over one epoch, in place of fetch and step: `trainer.train_batch_loop = loop`.
 
-The machine then knows the epoch only as a whole: one transition enters *fetch*, and `Exhausted` leaves it. So a resume goes
-back to the beginning of an epoch, and what the loop does is for the loop to count: `trainer.batch_idx_in_epoch += 1`,
-`trainer.global_forward_batches += 1`.
+The machine then knows the epoch only as a whole: one transition enters *fetch*, and `Exhausted` leaves it. So a resume
+goes back to the beginning of an epoch, and what the loop does is for the loop to count:
+`trainer.batch_idx_in_epoch += 1`, `trainer.global_forward_batches += 1`.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class Engine:
         Raises:
             CallerError: an argument can't be used, or the run directory holds a run already.
             Diverged: a re-executed transition differs, with `on_divergence="raise"`.
-            BaseException: whatever a state's work or a listener raised, after the run's `exception` state was committed.
+            BaseException: whatever a state's work or a listener raised, after the state `exception` was committed.
         """
         if self._running:
             raise CallerError("this engine is running already")

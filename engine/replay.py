@@ -22,8 +22,8 @@ _NEEDS_MORE = ("on_train_batch_begin", "on_before_backward", "on_validate_batch_
 class Replay:
     """Drives listeners from a run's journal, with the same calls and values as live.
 
-    Listeners are given this object in the trainer's place: it has `trainer_state`, `last_loss`, `exception`, `run_dir` and
-    `announced_until`. What lies inside a step isn't in a journal and isn't heard.
+    Listeners are given this object in the trainer's place: it has `trainer_state`, `last_loss`, `exception`, `run_dir`
+    and `announced_until`. What lies inside a step isn't in a journal and isn't heard.
 
     Args:
         run_dir: a run directory.

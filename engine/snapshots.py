@@ -195,7 +195,8 @@ class SnapshotWriter:
         if self._error is not None:
             error, self._error = self._error, None
             raise SnapshotWriteFault(
-                f"the snapshot after seq {self.last_seq} couldn't be written to {self._root}: {error}. Earlier ones are intact"
+                f"the snapshot after seq {self.last_seq} couldn't be written to {self._root}: {error}. "
+                "Earlier ones are intact"
             ) from error
         return done
 

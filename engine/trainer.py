@@ -7,16 +7,13 @@ the settings. What is counted, decided and recorded is the machine's and the eng
 from __future__ import annotations
 
 import inspect
-import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from tachograph.drivers import NO_BATCH, Driver, LossFault, choose_driver
-from tachograph.drivers.matching import as_mapping, mapping_fn, needed
+from tachograph.drivers import NO_BATCH, Driver, choose_driver
 from tachograph.states import (
     EpochBegan,
     EpochEnded,
@@ -25,58 +22,27 @@ from tachograph.states import (
     Fetched,
     SanityChecked,
     Started,
-    Stepped,
     Stopped,
     TrainerState,
     Validated,
     training_machine,
 )
-from tachograph.states.errors import CallerError, nearest
+from tachograph.states.errors import CallerError
 from tachograph.states.fetch import due_at_epoch_end
-from tachograph.states.step import due_after_step, window_size
 
-from . import recording
-from .callbacks.callback import Callback
-from .callbacks.progress import Progress
-from .custom_loop import CustomLoop
+from . import arguments, recording
 from .engine import Engine
 from .evaluator import Evaluator
-from .events import Filter
 from .legality import STEP, Check
+from .losses import short
 from .marked import OnDescriptor, hand_out, marked_for
+from .steps import Steps
 from .user_state import State
 
-_SETTINGS: dict[str, Any] = {
-    # the reference trainer's keyword arguments, with their defaults
-    "n_batches": -1,
-    "monitor": None,
-    "larger_better": True,
-    "train_fn": None,
-    "evaluate_fn": None,
-    "train_input_mapping": None,
-    "train_output_mapping": None,
-    "evaluate_input_mapping": None,
-    "evaluate_output_mapping": None,
-    "model_wo_auto_param_call": False,
-    "model_use_eval_mode": True,
-    "progress_bar": "auto",
-    "rows": (),
-    "perform": None,
-    "set_grad_to_none": True,
-    "torch_non_blocking": True,
-    "torch_kwargs": None,
-    # accepted for code written for it; with one process they change nothing
-    "data_device": None,
-    "torch_ddp_kwargs": None,
-    "use_dist_sampler": None,
-    "use_eval_dist_sampler": None,
-    "output_from_new_proc": "only_error",
-    "check_dataloader_legality": True,
-}
 _OUTSIDE_AN_EPOCH = ("init", "sanity_check", "epoch_begin", "epoch_end")
 
 
-class Trainer(Engine):
+class Trainer(Steps, Engine):
     """Trains a model.
 
     Args:
@@ -143,24 +109,24 @@ class Trainer(Engine):
         snapshot_every: int | str | None = "epoch",
         **kwargs: Any,
     ) -> None:
-        given = _known(kwargs)
+        given = arguments.known(kwargs, inspect.signature(Trainer.__init__).parameters)
         self._auto_dir = run_dir == "auto"
-        self.accumulation_steps = _count(accumulation_steps, "accumulation_steps")
-        self._validate_every = _cadence(validate_every)
-        self._n_batches = _limit(given["n_batches"], "n_batches")
+        self.accumulation_steps = arguments.count(accumulation_steps, "accumulation_steps")
+        self._validate_every = arguments.cadence(validate_every)
+        self._n_batches = arguments.limit(given["n_batches"], "n_batches")
         self.monitor = given["monitor"]
         self.larger_better: bool = given["larger_better"]
         if (metrics is None) != (validate_dataloaders is None):
             lacking = "metrics" if metrics is None else "validate_dataloaders"
             raise CallerError(f"metrics and validate_dataloaders belong together: {lacking} is missing")
         self._seed_given = seed is not None
-        train = choose_driver(driver, model, device, **_driver_options(driver, precision, fp16, given))
+        train = choose_driver(driver, model, device, **arguments.driver_options(driver, precision, fp16, given))
         train.set_optimizers(optimizers)
         train.set_dataloader(train_dataloader)
-        train.input_mapping = _one_mapping("input", input_mapping, given["train_input_mapping"])
-        self._output_mapping = _one_mapping("output", output_mapping, given["train_output_mapping"])
+        train.input_mapping = arguments.one_mapping("input", input_mapping, given["train_input_mapping"])
+        self._output_mapping = arguments.one_mapping("output", output_mapping, given["train_output_mapping"])
         self.train_dataloader = train_dataloader
-        self.seed = train.initial_seed() if seed is None else _seed(seed)
+        self.seed = train.initial_seed() if seed is None else arguments.seed(seed)
         self.evaluator = self._evaluator(
             train,
             model,
@@ -172,17 +138,13 @@ class Trainer(Engine):
             output_mapping,
             given,
         )
-        self._step_fn = self._default_step if batch_step_fn is None else _step_fn(batch_step_fn)
+        self._step_fn = self._default_step if batch_step_fn is None else arguments.step_fn(batch_step_fn)
         self.batch_indices: Any = None
-        self.last_loss: float | None = None
-        self.step_skipped = False
+        self._losses = []
         self.state = State()
-        self._losses: list[Any] = []
-        self._measured = True
-        self._divisor, self._closes = 1, True
         self._num_eval = -1
         self._sanity = 0
-        limit = TrainerState(n_epochs=_epochs(n_epochs, self._n_batches), total_batches=self._n_batches)
+        limit = TrainerState(n_epochs=arguments.epochs(n_epochs, self._n_batches), total_batches=self._n_batches)
         perform = {
             "init": self._init,
             "sanity_check": self._sanity_check,
@@ -203,12 +165,10 @@ class Trainer(Engine):
         self._snapshot_every = snapshot_every
         for target, fn in marked_for(marker):
             self.listeners.add(target, fn)
-        for callback in _with_progress(callbacks, given["progress_bar"]):
+        for callback in arguments.with_progress(callbacks, given["progress_bar"]):
             self.listeners.add_callback(callback)
         self._unchecked = batch_step_fn is not None
-        self._check: Check | None = None
         self._own_step = batch_step_fn is not None
-        self._custom_loop: CustomLoop | None = None
         self._hear_inside("on_after_trainer_initialized", train)
         self.listeners.check_plain(self, train.is_tensor)
         hand_out()
@@ -249,10 +209,10 @@ class Trainer(Engine):
             FileNotFoundError, NotARun, SnapshotFault, SettingsChanged, RestoreFault: `resume_from` can't be used.
             BaseException: whatever the model, the data or a listener raised; the journal says where.
         """
-        _batches(num_train_batch_per_epoch, "num_train_batch_per_epoch")
-        _batches(num_eval_batch_per_dl, "num_eval_batch_per_dl")
+        arguments.batches(num_train_batch_per_epoch, "num_train_batch_per_epoch")
+        arguments.batches(num_eval_batch_per_dl, "num_eval_batch_per_dl")
         if num_eval_sanity_batch != 0:
-            _batches(num_eval_sanity_batch, "num_eval_sanity_batch")
+            arguments.batches(num_eval_sanity_batch, "num_eval_sanity_batch")
         assert self.driver is not None
         self.driver.set_dataloader(self.train_dataloader, num_train_batch_per_epoch)
         self._num_eval = num_eval_batch_per_dl
@@ -265,7 +225,7 @@ class Trainer(Engine):
                 resume_from=resume_from, resume_training=resume_training, on_divergence=on_divergence, strict=strict
             )
         except KeyboardInterrupt:
-            if not (_interactive() if catch_KeyboardInterrupt is None else catch_KeyboardInterrupt):
+            if not (arguments.interactive() if catch_KeyboardInterrupt is None else catch_KeyboardInterrupt):
                 raise
             return self.trainer_state  # type: ignore[no-any-return]
 
@@ -312,84 +272,7 @@ class Trainer(Engine):
 
     @n_batches.setter
     def n_batches(self, value: int | None) -> None:
-        self._n_batches = _limit(value, "n_batches")
-
-    @property
-    def train_batch_loop(self) -> Any:
-        """A loop of the user's own over one epoch, in place of fetch and step (see `custom_loop`); None without one."""
-        return None if self._custom_loop is None else self._custom_loop.loop
-
-    @train_batch_loop.setter
-    def train_batch_loop(self, loop: Any) -> None:
-        self._custom_loop = None if loop is None else CustomLoop(loop)
-        if loop is not None and self._own_step:
-            warnings.warn("train_batch_loop is given, so batch_step_fn isn't called", stacklevel=2)
-
-    def on_train_batch_begin(self, batch: Any, indices: Any = None) -> None:
-        """Have the listeners of the moment hear it; for a loop of the user's own."""
-        self._hear_inside("on_train_batch_begin", batch, indices)
-
-    def on_train_batch_end(self) -> None:
-        """Have the listeners of the moment hear it; for a loop of the user's own."""
-        self._hear_inside("on_train_batch_end")
-
-    # helpers of a custom step; the default step is made of them
-
-    def train_step(self, batch: Any) -> Any:
-        """Run the model on a batch, under the precision, and map its outputs."""
-        outputs = self.driver.train_step(batch)  # type: ignore[union-attr]
-        return outputs if self._output_mapping is None else self._output_mapping(outputs)
-
-    def backward(self, outputs: Any) -> None:
-        """Add the gradients of the outputs' loss, divided by the micro-batches in the window.
-
-        Raises:
-            LossFault: the outputs hold no loss.
-        """
-        inside = self.listeners.inside
-        if self._custom_loop is not None:
-            self._divisor, self._closes = self.accumulation_steps, self._custom_loop.closes(self)
-        if "on_before_backward" in inside:
-            self._hear_inside("on_before_backward", outputs)
-        loss = extract_loss(outputs)
-        self._losses.append(loss)
-        self.driver.backward(loss, self._divisor)  # type: ignore[union-attr]
-        if "on_after_backward" in inside:
-            self._hear_inside("on_after_backward")
-
-    def step(self) -> None:
-        """Take the optimizer step, if this batch closes the accumulation window."""
-        if not self._closes:
-            return
-        inside, driver = self.listeners.inside, self.driver
-        if "on_before_optimizer_step" in inside:
-            self._hear_inside("on_before_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
-        self.step_skipped = not driver.optimizer_step()  # type: ignore[union-attr]
-        if self._custom_loop is not None:
-            self._custom_loop.count_update(self)
-        if self.step_skipped:
-            self._hear_inside("on_skipped_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
-        if "on_after_optimizer_step" in inside:
-            self._hear_inside("on_after_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
-
-    def zero_grad(self) -> None:
-        """Clear the gradients, if this batch closes the accumulation window."""
-        if not self._closes:
-            return
-        inside, driver = self.listeners.inside, self.driver
-        if "on_before_zero_grad" in inside:
-            self._hear_inside("on_before_zero_grad", driver.optimizers)  # type: ignore[union-attr]
-        driver.zero_grad()  # type: ignore[union-attr]
-        if "on_after_zero_grad" in inside:
-            self._hear_inside("on_after_zero_grad", driver.optimizers)  # type: ignore[union-attr]
-
-    def move_data_to_device(self, batch: Any) -> Any:
-        """Move a batch to the device."""
-        return self.driver.to_device(batch)  # type: ignore[union-attr]
-
-    def extract_loss_from_outputs(self, outputs: Any) -> Any:
-        """Return the loss in a step's outputs; see `extract_loss`."""
-        return extract_loss(outputs)
+        self._n_batches = arguments.limit(value, "n_batches")
 
     # -- the work of the states ----------------------------------------------------------------------------
 
@@ -444,59 +327,6 @@ class Trainer(Engine):
         due = self.evaluator is not None and type(every) is tuple and due_at_epoch_end(every, state)
         return Exhausted(validate_due=due)
 
-    def _late(self) -> Sequence[Any]:
-        late = self.driver.measured_late()  # type: ignore[union-attr]
-        if not late:
-            return ()
-        self.last_loss = late[-1][1]
-        return late
-
-    def _step(self, state: TrainerState) -> Event:
-        driver, steps = self.driver, self.accumulation_steps
-        if steps != 1:
-            self._divisor = window_size(state, steps)
-            self._closes = state.accumulated + 1 >= self._divisor
-        self.step_skipped = False
-        losses = self._losses = []
-        self._step_fn(self, self.batch)
-        if self._check is not None:
-            self._check = self._check.after_step()
-        self._losses = []
-        loss, late = driver.measure(losses[0] if len(losses) == 1 else _sum(losses), state.seq + 1)  # type: ignore[union-attr]
-        self.last_loss = late[1] if late else loss
-        if self._measured:
-            event = Stepped(
-                loss=loss,
-                lr=driver.learning_rates(),  # type: ignore[union-attr]
-                samples=driver.batch_samples,  # type: ignore[union-attr]
-                rng=driver.rng_digest(),  # type: ignore[union-attr]
-                closed=self._closes,
-                skipped=self.step_skipped,
-                late=late,
-            )
-        else:
-            event = Stepped(
-                loss=loss,
-                samples=driver.batch_samples,  # type: ignore[union-attr]
-                closed=self._closes,
-                skipped=self.step_skipped,
-                late=late,
-            )
-        if self.evaluator is not None and self._due(state, event):
-            event = attrs.evolve(event, validate_due=True)
-        self.batch = self.batch_indices = None
-        return event
-
-    def _due(self, state: TrainerState, event: Stepped) -> bool:
-        every = self._validate_every
-        if type(every) is tuple:
-            return due_after_step(every, state)
-        self.trainer_state = event.fold(state, "fetch")  # the function is promised a counted batch
-        try:
-            return bool(every(self))  # type: ignore[operator]
-        finally:
-            self.trainer_state = state
-
     def _validate(self, state: TrainerState) -> Event:
         assert self.evaluator is not None
         return Validated(results=self.evaluator.run(self._num_eval))
@@ -504,13 +334,6 @@ class Trainer(Engine):
     def _epoch_end(self, state: TrainerState) -> Event:
         self.trainer_state = self._with_limits(state)  # an epoch may have been of another length than was known
         return EpochEnded(epoch=state.cur_epoch_idx)
-
-    @staticmethod
-    def _default_step(trainer: Trainer, batch: Any) -> None:
-        outputs = trainer.train_step(batch)
-        trainer.backward(outputs)
-        trainer.step()
-        trainer.zero_grad()
 
     # -- what the engine asks ------------------------------------------------------------------------------
 
@@ -592,11 +415,11 @@ class Trainer(Engine):
         where += f"after transition {state.seq}"
         if self.batch_indices is None:
             return where
-        return f"{where}; the batch holds the samples {_short(self.batch_indices)}"
+        return f"{where}; the batch holds the samples {short(self.batch_indices)}"
 
     def _failed(self, error: BaseException) -> Any:
         failed = super()._failed(error)
-        return failed if self.batch_indices is None else attrs.evolve(failed, ids=_short(self.batch_indices))
+        return failed if self.batch_indices is None else attrs.evolve(failed, ids=short(self.batch_indices))
 
     # -- building ------------------------------------------------------------------------------------------
 
@@ -621,10 +444,12 @@ class Trainer(Engine):
             loaders,
             metrics,
             driver,
-            batch_step_fn=None if step_fn is None else _step_fn(step_fn, "validate_batch_step_fn", "evaluator"),
+            batch_step_fn=None
+            if step_fn is None
+            else arguments.step_fn(step_fn, "validate_batch_step_fn", "evaluator"),
             mode=mode,
-            input_mapping=_one_mapping("input", input_mapping, given["evaluate_input_mapping"]),
-            output_mapping=_one_mapping("output", output_mapping, given["evaluate_output_mapping"]),
+            input_mapping=arguments.one_mapping("input", input_mapping, given["evaluate_input_mapping"]),
+            output_mapping=arguments.one_mapping("output", output_mapping, given["evaluate_output_mapping"]),
             verbose=0,
             evaluate_fn=given["evaluate_fn"],
             model_use_eval_mode=given["model_use_eval_mode"],
@@ -655,152 +480,3 @@ for _name in (
 ):
     setattr(Trainer, _name, _mirror(_name))
 del _name
-
-
-def extract_loss(outputs: Any) -> Any:
-    """Return the loss in a training step's outputs: `outputs["loss"]` of a dict, `outputs.loss` of a dataclass.
-
-    Raises:
-        LossFault: there is none; it names what there is.
-    """
-    if isinstance(outputs, dict):
-        if "loss" in outputs:
-            return outputs["loss"]
-        held: Any = sorted(map(str, outputs))
-    else:
-        found = as_mapping(outputs)
-        loss = getattr(outputs, "loss", None)
-        if loss is not None:
-            return loss
-        held = sorted(map(str, found)) if found is not None else f"a {type(outputs).__name__}"
-    raise LossFault(
-        f"the training step must return a dict or dataclass with 'loss', but it returned {held}. Return one, or name "
-        "it with output_mapping={'its name': 'loss'}"
-    )
-
-
-def _sum(losses: list[Any]) -> Any:
-    return sum(losses[1:], losses[0]) if losses else None
-
-
-def _short(ids: Any, most: int = 64) -> str:
-    held = list(ids)
-    return repr(held) if len(held) <= most else f"{held[:most]!r} and {len(held) - most} more"
-
-
-def _interactive() -> bool:
-    return hasattr(sys, "ps1") or "ipykernel" in sys.modules
-
-
-def _known(kwargs: dict[str, Any]) -> dict[str, Any]:
-    for name in kwargs:
-        if name not in _SETTINGS:
-            own = [*inspect.signature(Trainer.__init__).parameters, *_SETTINGS]
-            raise CallerError(f"Trainer has no argument {name!r}. {nearest(name, set(own) - {'self', 'kwargs'})}")
-    return {**_SETTINGS, **kwargs}
-
-
-def _count(value: Any, name: str) -> int:
-    if type(value) is not int or value < 1:
-        raise CallerError(f"{name} must be an integer >= 1, not {value!r}")
-    return value
-
-
-def _batches(value: Any, name: str) -> int:
-    if type(value) is not int or value == 0 or value < -1:
-        raise CallerError(f"{name} must be -1 (all) or an integer > 0, not {value!r}")
-    return value
-
-
-def _limit(value: Any, name: str) -> int | None:
-    if value is None or value == -1:
-        return None
-    if type(value) is not int or value < 0:
-        raise CallerError(f"{name} must be -1 (no limit) or an integer >= 0, not {value!r}")
-    return value
-
-
-def _epochs(n_epochs: Any, n_batches: int | None) -> int | None:
-    if n_batches is not None or n_epochs is None:
-        return None
-    if type(n_epochs) is not int or n_epochs < 0:
-        raise CallerError(f"n_epochs must be an integer >= 0 or None, not {n_epochs!r}")
-    return n_epochs
-
-
-def _seed(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise CallerError(f"seed must be an integer from 0 to 2**63 - 1, not {value!r}")
-    return value
-
-
-def _cadence(every: Any) -> Any:
-    if callable(every):
-        return _asking(every)
-    several = tuple(every) if isinstance(every, (list, tuple)) else (every,)
-    if not several or any(type(n) is not int or n == 0 for n in several):
-        raise CallerError(
-            "validate_every must be n > 0 (batches), -n (epochs), several of these, or a function f(trainer) -> bool, "
-            f"not {every!r}"
-        )
-    return several
-
-
-def _asking(every: Callable[..., Any]) -> Callable[[Any], bool]:
-    arguments = needed(every)
-    if arguments == 1:
-        return every
-    if arguments == 2:  # the reference trainer's first contract: (filter, trainer)
-        return _counting(Filter(filter_fn=every))
-    raise CallerError(f"validate_every must take (trainer), but {every!r} takes {arguments} arguments")
-
-
-def _counting(thin: Filter) -> Callable[[Any], bool]:
-    """Ask a filter whose counts are the run's own, so that they go on over a resume."""
-
-    def ask(trainer: Any) -> bool:
-        state = trainer.trainer_state
-        thin.num_called, thin.num_executed = state.global_forward_batches - 1, state.validations
-        return thin.passes(trainer)
-
-    return ask
-
-
-def _step_fn(fn: Any, name: str = "batch_step_fn", first: str = "trainer") -> Callable[..., Any]:
-    if needed(fn) != 2:
-        raise CallerError(f"{name} must be a function of ({first}, batch), not {fn!r}")
-    return fn  # type: ignore[no-any-return]
-
-
-def _one_mapping(which: str, shared: Any, own: Any) -> Callable[[Any], Any] | None:
-    if shared is not None and own is not None:
-        raise CallerError(f"{which}_mapping and its train_/evaluate_ form exclude each other: give one")
-    return mapping_fn(shared if own is None else own, f"{which}_mapping")
-
-
-def _driver_options(driver: Any, precision: Any, fp16: bool, given: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(driver, Driver):
-        return {}
-    nested = dict(given["torch_kwargs"] or {})
-    return {
-        "precision": precision,
-        "fp16": fp16,
-        "train_fn": given["train_fn"],
-        "auto_call": not given["model_wo_auto_param_call"],
-        "set_grad_to_none": nested.get("set_grad_to_none", given["set_grad_to_none"]),
-        "non_blocking": nested.get("non_blocking", given["torch_non_blocking"]),
-        "scaler_options": nested.get("gradscaler_kwargs"),
-    }
-
-
-def _with_progress(callbacks: Any, progress: Any) -> list[Any]:
-    """Put the progress callback first, unless the user brings one."""
-    from .engine import as_callbacks
-
-    held = list(as_callbacks(callbacks))
-    own = any(isinstance(callback, Progress) for callback in held)
-    if isinstance(progress, Callback):
-        return [progress, *held]
-    if own and progress not in (None, "auto"):
-        warnings.warn("callbacks hold a Progress, so progress_bar is ignored", stacklevel=3)
-    return held if own or progress is None else [Progress(progress), *held]

@@ -59,7 +59,7 @@ def test_what_a_loop_leaves_out_is_named_once_if_somebody_listens() -> None:
     trainer = trainer_with(Lazy())
     trainer.on("on_before_backward", lambda trainer, outputs: None)
     trainer.on("on_before_zero_grad", lambda trainer, optimizers: None)
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="train_batch_loop") as caught:
         trainer.run()
     assert sorted(str(w.message).split(":")[0] for w in caught) == [
         "train_batch_loop left trainer.batch_idx_in_epoch at 0",

@@ -30,7 +30,8 @@ def run() -> Iterator[Run]:
     server = subprocess.Popen([sys.executable, str(JOB)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def one(**job: Any) -> int:
-        assert server.stdin is not None and server.stdout is not None
+        assert server.stdin is not None
+        assert server.stdout is not None
         server.stdin.write(json.dumps(job) + "\n")
         server.stdin.flush()
         return int(server.stdout.readline())

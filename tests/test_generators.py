@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 
@@ -31,7 +32,7 @@ def test_every_single_draw_moves_the_digest(name: str) -> None:
     for _ in range(1500):  # more than two blocks of the Mersenne twister
         draw()
         seen.append(read())
-    assert all(a != b for a, b in zip(seen, seen[1:], strict=False))
+    assert all(a != b for a, b in itertools.pairwise(seen))
 
 
 @pytest.mark.parametrize("name", DRAWS)

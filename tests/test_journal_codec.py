@@ -13,11 +13,11 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tachograph.engine.journal import Journal, JournalError
 from tachograph.engine.journal.codec import GENESIS, chained, defaults_of, encoder, next_chain, stored_crc
 from tachograph.states import CallerError, Event, Failed, StateFault, Stepped, Stopped, TrainerState
 from tachograph.states.trainer_state import LIMITS
-
 from tests.test_journal_support import run, same, ticking, writer, written
 
 DOCS = Path(__file__).parent.parent / "docs" / "journal.md"

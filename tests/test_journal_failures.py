@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tachograph.engine.journal import Files, Journal, JournalLock, JournalWriteError, recover
 from tachograph.engine.journal.durable import read_mark
-
 from tests.test_journal_support import (
     Crash,
     Faulty,

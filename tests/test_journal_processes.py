@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tachograph.engine.journal import Journal, JournalBusy, JournalLock, JournalWriteError, recover
 
+from tachograph.engine.journal import Journal, JournalBusy, JournalLock, JournalWriteError, recover
 from tests.test_journal_support import folder, in_child, run, same, states_of, writer
 
 

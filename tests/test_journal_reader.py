@@ -13,10 +13,10 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tachograph.engine.journal import Journal, JournalCorrupt, JournalError, JournalLock, Position, recover
 from tachograph.engine.journal.segments import BLOCK
 from tachograph.states import Failed, Fetched, Stepped, Stopped, TrainerState
-
 from tests.test_journal_support import Quick, Transition, folder, kill, only_file, run, same, states_of, writer, written
 
 

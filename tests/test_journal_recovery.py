@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+
 from tachograph.engine.journal import (
     Files,
     Journal,
@@ -21,7 +22,6 @@ from tachograph.engine.journal import (
     recover,
 )
 from tachograph.engine.journal.codec import sealed
-
 from tests.test_journal_support import Crash, Faulty, Quick, folder, only_file, run, same, states_of, writer, written
 
 N = 6

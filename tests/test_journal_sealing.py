@@ -7,9 +7,9 @@ import gzip
 from pathlib import Path
 
 import pytest
+
 from tachograph.engine.journal import Journal, JournalCorrupt, JournalLock, JournalWriteError, recover
 from tachograph.engine.journal.sealing import compress
-
 from tests.test_journal_support import Crash, Faulty, folder, kill, run, same, states_of, writer, written
 
 N = 25

@@ -346,7 +346,7 @@ def test_an_epoch_that_was_left_in_its_middle_does_not_disturb_the_next_one() ->
     """R31, R48: prefetched batches of an epoch that was left are gone."""
     source = ClonedSource(loader("shuffled", num_workers=2, persistent_workers=True), 5, -1)
     whole = ids_of(read(DirectSource(loader("shuffled"), 5, -1), 0))
-    for done in range(5):
+    for done in (3, 0, 5, 1):
         source.open(0, done)
         source.next()
         assert source.ids == whole[done]

@@ -138,6 +138,23 @@ def test_a_run_without_a_snapshot_begins_again(run_dir: Path, straight: Trainer)
 EPOCH = 4
 
 
+def test_a_part_of_the_model_that_was_put_in_evaluation_mode_for_an_epoch_is_so_after_a_resume(tmp_path: Path) -> None:
+    """R05: the modes are the model's state too."""
+
+    def freezing(run_dir: Path, n_batches: int = -1) -> Run:
+        run = Run(run_dir=run_dir, n_epochs=1, n_batches=n_batches)
+        run.trainer.on(Events.on_train_epoch_begin, lambda trainer: run.model.dropout.eval())
+        return run
+
+    straight = freezing(tmp_path / "straight")
+    straight.run()
+    freezing(tmp_path / "run", 3).run()
+    again = freezing(tmp_path / "run")
+    again.run(resume_from="auto")
+    assert equal(again.weights, straight.weights)
+    assert again.chain == straight.chain
+
+
 @pytest.mark.parametrize("same", [False, True])
 @pytest.mark.parametrize("done", [0, 3, 4, 10])
 @pytest.mark.parametrize("limit", [3, 4, 5, 10, None])

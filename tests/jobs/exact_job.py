@@ -1,8 +1,8 @@
 """A training run with everything that must survive a crash, and a server that runs it in fresh processes.
 
 As a program it imports torch once, then for each JSON line on its standard input forks a process that runs the job,
-and answers with that process's exit status. A fork costs 50 ms where a new interpreter with torch costs 2 s; none of the
-forked processes has run anything before.
+and answers with that process's exit status. A fork costs 50 ms where a new interpreter with torch costs 2 s; none of
+the forked processes has run anything before.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def outcome(trainer: Trainer) -> dict[str, Any]:
 def run(job: dict[str, Any]) -> None:
     """Run the job once.
 
-    `kill_at`: die by SIGKILL when everyone has heard this transition. `one_more`: ask for a snapshot after each transition,
-    and die when the first is published. `out`: where the outcome goes.
+    `kill_at`: die by SIGKILL when everyone has heard this transition. `one_more`: ask for a snapshot after each
+    transition, and die when the first is published. `out`: where the outcome goes.
     """
     torch.set_num_threads(1)
     if "foreign_seed" in job:  # what the process drew before is nobody's business

@@ -1,0 +1,180 @@
+"""Checking what a trainer is given. Each check returns the value it will work with, or says what would be legal."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tachograph.drivers import Driver
+from tachograph.drivers.matching import mapping_fn, needed
+from tachograph.states.errors import CallerError, nearest
+
+from .callbacks.callback import Callback
+from .callbacks.progress import Progress
+from .engine import as_callbacks
+from .events import Filter
+
+SETTINGS: dict[str, Any] = {
+    # the reference trainer's keyword arguments, with their defaults
+    "n_batches": -1,
+    "monitor": None,
+    "larger_better": True,
+    "train_fn": None,
+    "evaluate_fn": None,
+    "train_input_mapping": None,
+    "train_output_mapping": None,
+    "evaluate_input_mapping": None,
+    "evaluate_output_mapping": None,
+    "model_wo_auto_param_call": False,
+    "model_use_eval_mode": True,
+    "progress_bar": "auto",
+    "rows": (),
+    "perform": None,
+    "set_grad_to_none": True,
+    "torch_non_blocking": True,
+    "torch_kwargs": None,
+    # accepted for code written for it; with one process they change nothing
+    "data_device": None,
+    "torch_ddp_kwargs": None,
+    "use_dist_sampler": None,
+    "use_eval_dist_sampler": None,
+    "output_from_new_proc": "only_error",
+    "check_dataloader_legality": True,
+}
+
+
+def known(kwargs: dict[str, Any], signature: Iterable[str]) -> dict[str, Any]:
+    """Return all keyword arguments with their defaults filled in.
+
+    Args:
+        kwargs: what was given.
+        signature: the names of the constructor's own parameters, for messages.
+
+    Raises:
+        CallerError: one isn't known; the nearest are offered.
+    """
+    for name in kwargs:
+        if name not in SETTINGS:
+            own = [*signature, *SETTINGS]
+            raise CallerError(f"Trainer has no argument {name!r}. {nearest(name, set(own) - {'self', 'kwargs'})}")
+    return {**SETTINGS, **kwargs}
+
+
+def count(value: Any, name: str) -> int:
+    """Check an integer >= 1."""
+    if type(value) is not int or value < 1:
+        raise CallerError(f"{name} must be an integer >= 1, not {value!r}")
+    return value
+
+
+def batches(value: Any, name: str) -> int:
+    """Check a number of batches: -1 for all, or > 0."""
+    if type(value) is not int or value == 0 or value < -1:
+        raise CallerError(f"{name} must be -1 (all) or an integer > 0, not {value!r}")
+    return value
+
+
+def limit(value: Any, name: str) -> int | None:
+    """Check a limit; None and -1 mean that there is none."""
+    if value is None or value == -1:
+        return None
+    if type(value) is not int or value < 0:
+        raise CallerError(f"{name} must be -1 (no limit) or an integer >= 0, not {value!r}")
+    return value
+
+
+def epochs(n_epochs: Any, n_batches: int | None) -> int | None:
+    """Check a limit in epochs; a limit in batches takes its place."""
+    if n_batches is not None or n_epochs is None:
+        return None
+    if type(n_epochs) is not int or n_epochs < 0:
+        raise CallerError(f"n_epochs must be an integer >= 0 or None, not {n_epochs!r}")
+    return n_epochs
+
+
+def seed(value: Any) -> int:
+    """Check a seed."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise CallerError(f"seed must be an integer from 0 to 2**63 - 1, not {value!r}")
+    return value
+
+
+def cadence(every: Any) -> Any:
+    """Check `validate_every`: numbers come back as a tuple, a function as `f(trainer) -> bool`."""
+    if callable(every):
+        return _asking(every)
+    several = tuple(every) if isinstance(every, (list, tuple)) else (every,)
+    if not several or any(type(n) is not int or n == 0 for n in several):
+        raise CallerError(
+            "validate_every must be n > 0 (batches), -n (epochs), several of these, or a function f(trainer) -> bool, "
+            f"not {every!r}"
+        )
+    return several
+
+
+def _asking(every: Callable[..., Any]) -> Callable[[Any], bool]:
+    arguments = needed(every)
+    if arguments == 1:
+        return every
+    if arguments == 2:  # the reference trainer's first contract: (filter, trainer)
+        return _counting(Filter(filter_fn=every))
+    raise CallerError(f"validate_every must take (trainer), but {every!r} takes {arguments} arguments")
+
+
+def _counting(thin: Filter) -> Callable[[Any], bool]:
+    """Ask a filter whose counts are the run's own, so that they go on over a resume."""
+
+    def ask(trainer: Any) -> bool:
+        state = trainer.trainer_state
+        thin.num_called, thin.num_executed = state.global_forward_batches - 1, state.validations
+        return thin.passes(trainer)
+
+    return ask
+
+
+def step_fn(fn: Any, name: str = "batch_step_fn", first: str = "trainer") -> Callable[..., Any]:
+    """Check a function that replaces the step."""
+    if needed(fn) != 2:
+        raise CallerError(f"{name} must be a function of ({first}, batch), not {fn!r}")
+    return fn  # type: ignore[no-any-return]
+
+
+def one_mapping(which: str, shared: Any, own: Any) -> Callable[[Any], Any] | None:
+    """Choose between a mapping for both and one for training or evaluation alone."""
+    if shared is not None and own is not None:
+        raise CallerError(f"{which}_mapping and its train_/evaluate_ form exclude each other: give one")
+    return mapping_fn(shared if own is None else own, f"{which}_mapping")
+
+
+def driver_options(driver: Any, precision: Any, fp16: bool, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what the driver's constructor takes of a trainer's arguments."""
+    if isinstance(driver, Driver):
+        return {}
+    nested = dict(given["torch_kwargs"] or {})
+    return {
+        "precision": precision,
+        "fp16": fp16,
+        "train_fn": given["train_fn"],
+        "auto_call": not given["model_wo_auto_param_call"],
+        "set_grad_to_none": nested.get("set_grad_to_none", given["set_grad_to_none"]),
+        "non_blocking": nested.get("non_blocking", given["torch_non_blocking"]),
+        "scaler_options": nested.get("gradscaler_kwargs"),
+    }
+
+
+def with_progress(callbacks: Any, progress: Any) -> list[Any]:
+    """Put the progress callback first, unless the user brings one."""
+    held = list(as_callbacks(callbacks))
+    own = any(isinstance(callback, Progress) for callback in held)
+    if isinstance(progress, Callback):
+        return [progress, *held]
+    if own and progress not in (None, "auto"):
+        warnings.warn("callbacks hold a Progress, so progress_bar is ignored", stacklevel=3)
+    return held if own or progress is None else [Progress(progress), *held]
+
+
+def interactive() -> bool:
+    """Say whether somebody sits at a prompt: a REPL or a notebook."""
+    return hasattr(sys, "ps1") or "ipykernel" in sys.modules

@@ -1,0 +1,192 @@
+"""The work of *step*, and the helpers it is made of, which a user's own step or loop calls too.
+
+`Steps` is the part of `Trainer` that knows accumulation windows: what a loss is divided by, which batch closes a
+window, what was skipped, and what is measured. Everything with tensors is the driver's.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from tachograph.drivers import Driver
+from tachograph.states import Event, Stepped, TrainerState
+from tachograph.states.step import due_after_step, window_size
+
+from .custom_loop import CustomLoop
+from .evaluator import Evaluator
+from .legality import Check
+from .listeners import Listeners
+from .losses import extract_loss, total
+
+
+class Steps:
+    """What a trainer does with one batch.
+
+    Attributes:
+        accumulation_steps: micro-batches in a full window.
+        last_loss: the loss of the last step that has been measured; None before the first.
+        step_skipped: the gradient scaler skipped the last update.
+    """
+
+    # what the other parts of a trainer bring
+    driver: Driver | None
+    listeners: Listeners
+    evaluator: Evaluator | None
+    trainer_state: Any
+    train_dataloader: Any
+    batch: Any
+    batch_indices: Any
+    _hear_inside: Callable[..., None]
+    _output_mapping: Callable[[Any], Any] | None
+    _validate_every: Any
+    _step_fn: Callable[[Any, Any], Any]
+    _own_step: bool
+
+    accumulation_steps: int = 1
+    last_loss: float | None = None
+    step_skipped: bool = False
+    _check: Check | None = None
+    _custom_loop: CustomLoop | None = None
+    _losses: list[Any]
+    _measured: bool = True  # somebody records or hears what a step measured
+    _divisor: int = 1
+    _closes: bool = True
+
+    @property
+    def train_batch_loop(self) -> Any:
+        """A loop of the user's own over one epoch, in place of fetch and step (see `custom_loop`); None without one."""
+        return None if self._custom_loop is None else self._custom_loop.loop
+
+    @train_batch_loop.setter
+    def train_batch_loop(self, loop: Any) -> None:
+        self._custom_loop = None if loop is None else CustomLoop(loop)
+        if loop is not None and self._own_step:
+            warnings.warn("train_batch_loop is given, so batch_step_fn isn't called", stacklevel=2)
+
+    def on_train_batch_begin(self, batch: Any, indices: Any = None) -> None:
+        """Have the listeners of the moment hear it; for a loop of the user's own."""
+        self._hear_inside("on_train_batch_begin", batch, indices)
+
+    def on_train_batch_end(self) -> None:
+        """Have the listeners of the moment hear it; for a loop of the user's own."""
+        self._hear_inside("on_train_batch_end")
+
+    def train_step(self, batch: Any) -> Any:
+        """Run the model on a batch, under the precision, and map its outputs."""
+        outputs = self.driver.train_step(batch)  # type: ignore[union-attr]
+        return outputs if self._output_mapping is None else self._output_mapping(outputs)
+
+    def backward(self, outputs: Any) -> None:
+        """Add the gradients of the outputs' loss, divided by the micro-batches in the window.
+
+        Raises:
+            LossFault: the outputs hold no loss.
+        """
+        inside = self.listeners.inside
+        if self._custom_loop is not None:
+            self._divisor, self._closes = self.accumulation_steps, self._custom_loop.closes(self)
+        if "on_before_backward" in inside:
+            self._hear_inside("on_before_backward", outputs)
+        loss = extract_loss(outputs)
+        self._losses.append(loss)
+        self.driver.backward(loss, self._divisor)  # type: ignore[union-attr]
+        if "on_after_backward" in inside:
+            self._hear_inside("on_after_backward")
+
+    def step(self) -> None:
+        """Take the optimizer step, if this batch closes the accumulation window."""
+        if not self._closes:
+            return
+        inside, driver = self.listeners.inside, self.driver
+        if "on_before_optimizer_step" in inside:
+            self._hear_inside("on_before_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
+        self.step_skipped = not driver.optimizer_step()  # type: ignore[union-attr]
+        if self._custom_loop is not None:
+            self._custom_loop.count_update(self)
+        if self.step_skipped:
+            self._hear_inside("on_skipped_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
+        if "on_after_optimizer_step" in inside:
+            self._hear_inside("on_after_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
+
+    def zero_grad(self) -> None:
+        """Clear the gradients, if this batch closes the accumulation window."""
+        if not self._closes:
+            return
+        inside, driver = self.listeners.inside, self.driver
+        if "on_before_zero_grad" in inside:
+            self._hear_inside("on_before_zero_grad", driver.optimizers)  # type: ignore[union-attr]
+        driver.zero_grad()  # type: ignore[union-attr]
+        if "on_after_zero_grad" in inside:
+            self._hear_inside("on_after_zero_grad", driver.optimizers)  # type: ignore[union-attr]
+
+    def move_data_to_device(self, batch: Any) -> Any:
+        """Move a batch to the device."""
+        return self.driver.to_device(batch)  # type: ignore[union-attr]
+
+    def extract_loss_from_outputs(self, outputs: Any) -> Any:
+        """Return the loss in a step's outputs; see `extract_loss`."""
+        return extract_loss(outputs)
+
+    def _late(self) -> Sequence[Any]:
+        late = self.driver.measured_late()  # type: ignore[union-attr]
+        if not late:
+            return ()
+        self.last_loss = late[-1][1]
+        return late
+
+    def _step(self, state: TrainerState) -> Event:
+        driver, steps = self.driver, self.accumulation_steps
+        if steps != 1:
+            self._divisor = window_size(state, steps)
+            self._closes = state.accumulated + 1 >= self._divisor
+        self.step_skipped = False
+        losses = self._losses = []
+        self._step_fn(self, self.batch)
+        if self._check is not None:
+            self._check = self._check.after_step()
+        self._losses = []
+        loss, late = driver.measure(losses[0] if len(losses) == 1 else total(losses), state.seq + 1)  # type: ignore[union-attr]
+        self.last_loss = late[1] if late else loss
+        if self._measured:
+            event = Stepped(
+                loss=loss,
+                lr=driver.learning_rates(),  # type: ignore[union-attr]
+                samples=driver.batch_samples,  # type: ignore[union-attr]
+                rng=driver.rng_digest(),  # type: ignore[union-attr]
+                closed=self._closes,
+                skipped=self.step_skipped,
+                late=late,
+            )
+        else:
+            event = Stepped(
+                loss=loss,
+                samples=driver.batch_samples,  # type: ignore[union-attr]
+                closed=self._closes,
+                skipped=self.step_skipped,
+                late=late,
+            )
+        if self.evaluator is not None and self._due(state, event):
+            event = attrs.evolve(event, validate_due=True)
+        self.batch = self.batch_indices = None
+        return event
+
+    def _due(self, state: TrainerState, event: Stepped) -> bool:
+        every = self._validate_every
+        if type(every) is tuple:
+            return due_after_step(every, state)
+        self.trainer_state = event.fold(state, "fetch")  # the function is promised a counted batch
+        try:
+            return bool(every(self))  # type: ignore[operator]
+        finally:
+            self.trainer_state = state
+
+    @staticmethod
+    def _default_step(trainer: Any, batch: Any) -> None:
+        outputs = trainer.train_step(batch)
+        trainer.backward(outputs)
+        trainer.step()
+        trainer.zero_grad()
