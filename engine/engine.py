@@ -215,6 +215,8 @@ class Engine:
             self._running = False
         if self._signal == signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM)
+        if self._signal == signal.SIGINT:  # it came during the last transition: the run is done, the wish isn't
+            raise KeyboardInterrupt
         return self.trainer_state
 
     # -- the loop and the commit ---------------------------------------------------------------------------

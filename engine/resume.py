@@ -157,7 +157,9 @@ def _restore(
         _ask_again(engine)
     lost = None if snapshot is None else snapshot.about()["unwritten"]
     unheard = _record(engine, run_dir, about, journal, start, lost, lock)
-    engine.announced_until = last.seq if last is not None and lock is not None else start.seq
+    engine.announced_until = start.seq
+    if last is not None and lock is not None:  # how it ended isn't what will happen there now
+        engine.announced_until = last.seq - (last.event in ("Failed", "Stopped"))
     path = None if snapshot is None else snapshot.path
     report = ResumeReport(run_dir, path, start.seq, len(expected), passed_over, changed)
     _tell(engine, report, snapshot)

@@ -93,6 +93,8 @@ def read(path: Path) -> Snapshot:
             raise SnapshotFault(
                 f"{path} is of format {commit['format']}, this version reads up to {FORMAT}: upgrade tachograph"
             )
+        if commit.pop("digest") != digest_of_commit(commit):
+            raise SnapshotFault(f"{path}/COMMIT isn't what was written: its digest differs")
         files = {name: (size, digest) for name, (size, digest) in commit["files"].items()}
         return Snapshot(
             path, commit["seq"], commit["incarnation"], commit["chain"], commit["run"], commit["exact"], files
@@ -220,7 +222,7 @@ class SnapshotWriter:
         before_publishing()
         commit = {"format": FORMAT, "run": self._run, "incarnation": self._incarnation, "files": files}
         commit |= {key: about[key] for key in ("seq", "chain", "exact")}
-        _write(temporary / "COMMIT", commit)
+        _write(temporary / "COMMIT", {**commit, "digest": digest_of_commit(commit)})
         fault = read(temporary).fault()
         if fault:
             raise OSError(f"read back, {fault}")
@@ -231,6 +233,11 @@ class SnapshotWriter:
         os.rename(temporary, path)
         _fsync_dir(self._root)
         return read(path)
+
+
+def digest_of_commit(commit: dict[str, Any]) -> str:
+    """Return the digest that a `COMMIT` carries of its other fields: blake2b with 16 bytes, as hex."""
+    return hashlib.blake2b(json.dumps(commit, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def clean(run_dir: Path) -> list[str]:
@@ -267,6 +274,7 @@ __all__ = [
     "catalogue",
     "clean",
     "digest_of",
+    "digest_of_commit",
     "newest",
     "read",
 ]

@@ -619,7 +619,7 @@ def expect_resumable(run_dir: Path, uninterrupted: tuple[str, int]) -> None:
     "name",
     [
         "SIGTERM",
-        pytest.param("SIGINT", marks=pytest.mark.xfail(strict=True, reason="Ctrl-C after the last transition is lost")),
+        "SIGINT",
     ],
 )
 def test_a_signal_that_comes_when_the_run_has_just_ended_is_not_lost(run_dir: Path, name: str) -> None:
