@@ -149,6 +149,7 @@ def test_a_second_run_in_the_same_trainer_has_full_patience() -> None:
         ([1, NAN, NAN, NAN, 0], {"check_finite": False, "patience": 3}, 4),
         ([1, 1, 1, 1], {"patience": 1}, 2),
         ([1, 2, 3, 4], {"patience": 1}, 4),
+        ([1, 0, 2, 1, 3, 2, 2, 2], {"patience": 2}, 7),
         ([5, 4, 3, 2, 1], {"monitor": lambda results: -results["score"], "patience": 1}, 5),
         ([5, 4, 3, 2, 1], {"monitor": lambda results: None, "patience": 1}, 5),
     ],

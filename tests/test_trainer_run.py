@@ -405,6 +405,15 @@ def test_a_batch_that_lacks_what_the_model_needs_is_told_by_name() -> None:
         line([{"y": 1}]).run()
 
 
+def test_a_model_is_trained_in_training_mode_whatever_mode_it_came_in() -> None:
+    """R8."""
+    run, modes = Run(n_epochs=2, n=4), []
+    run.model.eval()
+    run.model.register_forward_pre_hook(lambda module, args: modes.append(module.training and module.dropout.training))
+    run.run()
+    assert modes == [True] * 4
+
+
 def test_a_model_s_train_step_comes_before_its_forward_and_any_method_may_be_named() -> None:
     """T10."""
     called: list[str] = []
