@@ -62,7 +62,9 @@ def main() -> None:
         began = time.perf_counter()
         sizes = [len(record.line) + 1 for record in Journal(Path(folder) / "run")]
         spent = time.perf_counter() - began
-        print(f"{sum(sizes) / len(sizes):.0f} bytes a record, {len(sizes) / spent:,.0f} records a second read and checked")
+        print(
+            f"{sum(sizes) / len(sizes):.0f} bytes a record, {len(sizes) / spent:,.0f} records a second read and checked"
+        )
 
 
 if __name__ == "__main__":
