@@ -414,6 +414,24 @@ def test_a_skipped_update_moves_neither_the_schedule_nor_the_count_of_updates(tm
     assert told == [2, 5]
 
 
+def test_an_update_that_is_skipped_at_the_end_of_an_epoch_of_unknown_length_is_not_counted(run_dir: Path) -> None:
+    """R33, R53: the window is closed there all the same."""
+
+    class Unknown:
+        def __iter__(self) -> Any:
+            return iter(DataLoader(Indexed(3), batch_size=1))
+
+    model = Blows((2,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.4)
+    schedule = LRSchedule(schedules.ExponentialLR(optimizer, 0.5))
+    settings = {"n_epochs": 2, "accumulation_steps": 2, "precision": "fp16", "run_dir": run_dir, "progress_bar": None}
+    end = Trainer(model, "torch", Unknown(), optimizer, callbacks=schedule, **settings).run()
+    assert (end.global_forward_batches, end.optimizer_steps, end.accumulated) == (6, 2, 0)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    ends = [r for r in Journal(run_dir) if r.event == "Exhausted"]
+    assert [(r.data["flushed"], r.data["skipped"], r.state.accumulated) for r in ends] == [(True, True, 0)] * 2
+
+
 @pytest.mark.parametrize("k", range(1, 8))
 def test_the_scaler_s_scale_and_tracker_go_on_over_a_resume(tmp_path: Path, k: int) -> None:
     """R33, R54, R68, B13, SV7: as many updates are skipped, and the rates are the same."""
@@ -627,7 +645,7 @@ def shown(mode: str, print_every: float = 0, **settings: Any) -> str:
     file = io.StringIO()
     settings = {"callbacks": [Progress(mode, print_every=print_every, file=file)], "progress_bar": "auto", **settings}
     driver = settings.pop("driver", None) or StubDriver(loss=lambda batch, n: 0.5)
-    trainer = stub([1, 2], driver, metrics={"m": Sum()}, validate_dataloaders=[5, 6], **settings)
+    trainer = stub([1, 2], driver, **{"metrics": {"m": Sum()}, "validate_dataloaders": [5, 6], **settings})
     trainer.run()
     return re.sub(r"  [\d.]+ batches/s(  \d+:\d\d left)?", "", file.getvalue())
 
@@ -650,6 +668,18 @@ def test_plain_progress_is_a_line_at_each_point() -> None:
     assert shown("plain", print_every=1e9) == "".join(
         line for line in PLAIN.splitlines(True) if "batch 1" not in line and "batch 2/" not in line
     )
+
+
+def test_progress_leaves_out_results_whose_names_begin_with_an_underscore() -> None:
+    """EV8."""
+
+    class Gives(Sum):
+        def compute(self) -> dict[str, Any]:
+            return {"_raw": [1, 2], "f": 0.123456789}
+
+    text = shown("plain", print_every=1e9, metrics={"m": Gives()})
+    assert "validation 1 after batch 2: f#m 0.123457\n" in text
+    assert "_raw" not in text
 
 
 def test_without_a_terminal_automatic_progress_is_plain_without_the_timed_lines() -> None:
