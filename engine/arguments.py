@@ -13,7 +13,7 @@ from tachograph.states.errors import CallerError, nearest
 
 from .callbacks.callback import Callback
 from .callbacks.progress import Progress
-from .engine import as_callbacks
+from .checks import as_callbacks
 from .events import Filter
 
 SETTINGS: dict[str, Any] = {

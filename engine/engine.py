@@ -14,19 +14,20 @@ from __future__ import annotations
 import copy
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from tachograph.drivers import NO_BATCH, Driver
-from tachograph.states import Event, Failed, Machine, MachineFault, Stopped, TrainerState
+from tachograph.states import Event, Failed, Machine, Stopped, TrainerState
 from tachograph.states.errors import CallerError
 
-from . import recording, resume
-from .callbacks.callback import Callback
+from . import beginning, recording, resume
+from .beginning import Rest
 from .callbacks.checkpoint import Checkpoint
+from .checks import Perform, as_callbacks, check_perform
 from .journal import Journal, JournalWriteError, Position
 from .listeners import Listeners
 from .notes import attach, note
@@ -34,24 +35,6 @@ from .recorder import Recorder
 from .signals import Signals
 
 logger = logging.getLogger("tachograph")
-Perform = Callable[[Any], Event]
-
-
-@attrs.frozen
-class _Rest:
-    """Where a run stood before its final transition; a second `run()` goes on from there.
-
-    Attributes:
-        state: the state.
-        position: the same point in the journal; None without one.
-        memory: the listeners' states there; None after an error, when they keep what they have.
-        batch: the batch in hand.
-    """
-
-    state: Any
-    position: Position | None
-    memory: Any
-    batch: Any
 
 
 class Engine:
@@ -92,7 +75,7 @@ class Engine:
         snapshot_every: int | str | None = None,
         callbacks: Any = None,
     ) -> None:
-        _check_perform(machine, perform)
+        check_perform(machine, perform)
         self.machine = machine
         self.driver = driver
         self.listeners = Listeners(machine)
@@ -105,7 +88,7 @@ class Engine:
         self._way, self._final, self._index = machine.ways, machine.final, self.listeners.index  # read on every commit
         self._recorder: Recorder | None = None
         self._closing: Recorder | None = None
-        self._rest: _Rest | None = None
+        self._rest: Rest | None = None
         self._running = False
         self._attention = False
         self._snapshot_asked = False
@@ -303,53 +286,9 @@ class Engine:
             resume.enter(self, source, on_divergence, strict)
             return True
         if self._rest is not None:
-            return self._go_on(self._rest)
-        self._start()
+            return beginning.go_on(self, self._rest)
+        beginning.start(self)
         return True
-
-    def _start(self) -> None:
-        self._prepare()
-        if self.run_dir is not None:
-            about = recording.create(self.run_dir, self._settings(), self._environment())
-            self._recorder = self._open_recorder(about, incarnation=0, parent=None)
-
-    def _go_on(self, rest: _Rest) -> bool:
-        """Go on in the same object after the run had ended, from before its final transition."""
-        self._prepare()
-        state = self._with_limits(rest.state)
-        if hasattr(state, "stop_asked"):
-            state = attrs.evolve(state, stop_asked="")
-        ended, self.trainer_state = self.trainer_state, state
-        failed = ended.state != "done"
-        decided = not failed and state.state in self.machine.heeds_stop
-        event = self._perform[state.state](state) if decided else None
-        state = self.trainer_state
-        dest = None if event is None else self.machine.next_state(state, event)
-        if dest in self.machine.final or not (failed or decided or self._has_work(state)):
-            self.trainer_state = ended
-            self.say("the limit is reached already: nothing was run")
-            return False
-        if self.run_dir is not None and rest.position is not None:
-            about = recording.load(self.run_dir)
-            incarnation = Journal(self.run_dir).incarnations[-1].number + 1
-            self._recorder = self._open_recorder(about, incarnation=incarnation, parent=rest.position)
-            self._recorder.snapshots.last_seq = rest.position.seq
-        self.trainer_state, self.batch, self._rest = state, rest.batch, None
-        if event is not None and dest is not None:
-            self._decide_again(event, dest)  # everyone has heard this event: only what follows from it is new
-        elif rest.memory is not None:
-            self.listeners.load_state_dict(rest.memory, self)
-        for callback in self.listeners.callbacks.values():
-            callback.on_continue(self)
-        self._reenter(self.trainer_state, NO_BATCH if rest.batch is None else rest.batch, fresh=False)
-        return True
-
-    def _decide_again(self, event: Event, dest: str) -> None:
-        before = self.trainer_state
-        after = event.fold(before, dest)
-        if self._recorder is not None:
-            self._recorder.append(before.state, event, after)
-        self.trainer_state = after
 
     def _open_recorder(
         self, about: dict[str, Any], *, incarnation: int, parent: Position | None, lock: Any = None
@@ -405,7 +344,7 @@ class Engine:
         failed = isinstance(event, Failed)
         position = None if self._recorder is None else self._recorder.position
         memory = None if failed else copy.deepcopy(self.listeners.state_dict(self))
-        self._rest = _Rest(state, position, memory, self.batch)
+        self._rest = Rest(state, position, memory, self.batch)
         if isinstance(event, Stopped) or state.state in self.machine.heeds_stop:
             self._snapshot()  # no work was done in this state, so what the driver holds is what the state says
 
@@ -518,30 +457,3 @@ class Engine:
 
     def _where(self, state: Any) -> str:
         return f"in state '{state.state}', after transition {state.seq}"
-
-
-def _check_perform(machine: Machine, perform: Mapping[str, Perform]) -> None:
-    needed = [name for name in machine.names if name not in machine.final]
-    for name in needed:
-        if not callable(perform.get(name)):
-            raise MachineFault(f"state '{name}' needs a function: perform={{'{name}': function(state) -> event, ...}}")
-    for name in perform:
-        if name not in needed:
-            raise MachineFault(
-                f"perform names '{name}', which is final or no state of this machine: {', '.join(needed)}"
-            )
-
-
-def as_callbacks(callbacks: Any) -> Sequence[Any]:
-    """Return callbacks as a sequence.
-
-    Raises:
-        CallerError: they are neither one nor a sequence.
-    """
-    if callbacks is None:
-        return ()
-    if isinstance(callbacks, Callback):
-        return (callbacks,)
-    if isinstance(callbacks, (str, bytes)) or not isinstance(callbacks, Sequence):
-        raise CallerError(f"callbacks must be a Callback or a sequence of them, not {type(callbacks).__name__}")
-    return callbacks

@@ -1,0 +1,90 @@
+"""Beginning a run, and going on with one that had ended, in the same object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from tachograph.drivers import NO_BATCH
+from tachograph.states import Event
+
+from . import recording
+from .journal import Journal, Position
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+
+@attrs.frozen
+class Rest:
+    """Where a run stood before its final transition; a second `run()` goes on from there.
+
+    Attributes:
+        state: the state.
+        position: the same point in the journal; None without one.
+        memory: the listeners' states there; None after an error, when they keep what they have.
+        batch: the batch in hand.
+    """
+
+    state: Any
+    position: Position | None
+    memory: Any
+    batch: Any
+
+
+def start(engine: Engine) -> None:
+    """Get the driver ready, and open the recording of a new run."""
+    engine._prepare()
+    if engine.run_dir is not None:
+        about = recording.create(engine.run_dir, engine._settings(), engine._environment())
+        engine._recorder = engine._open_recorder(about, incarnation=0, parent=None)
+
+
+def go_on(engine: Engine, rest: Rest) -> bool:
+    """Go on from before the final transition; False if the limits leave nothing to run.
+
+    What decided on the end is decided again under the limits of now. Its event has been heard and its work is done, so
+    only its record is written anew.
+    """
+    engine._prepare()
+    state = engine._with_limits(rest.state)
+    if hasattr(state, "stop_asked"):
+        state = attrs.evolve(state, stop_asked="")
+    ended, engine.trainer_state = engine.trainer_state, state
+    failed = ended.state != "done"
+    decided = not failed and state.state in engine.machine.heeds_stop
+    event = engine._perform[state.state](state) if decided else None
+    state = engine.trainer_state
+    dest = None if event is None else engine.machine.next_state(state, event)
+    if dest in engine.machine.final or not (failed or decided or engine._has_work(state)):
+        engine.trainer_state = ended
+        engine.say("the limit is reached already: nothing was run")
+        return False
+    _record(engine, rest)
+    engine.trainer_state, engine.batch, engine._rest = state, rest.batch, None
+    if event is not None and dest is not None:
+        _decide_again(engine, event, dest)
+    elif rest.memory is not None:
+        engine.listeners.load_state_dict(rest.memory, engine)
+    for callback in engine.listeners.callbacks.values():
+        callback.on_continue(engine)
+    engine._reenter(engine.trainer_state, NO_BATCH if rest.batch is None else rest.batch, fresh=False)
+    return True
+
+
+def _record(engine: Engine, rest: Rest) -> None:
+    if engine.run_dir is None or rest.position is None:
+        return
+    about = recording.load(engine.run_dir)
+    incarnation = Journal(engine.run_dir).incarnations[-1].number + 1
+    engine._recorder = engine._open_recorder(about, incarnation=incarnation, parent=rest.position)
+    engine._recorder.snapshots.last_seq = rest.position.seq
+
+
+def _decide_again(engine: Engine, event: Event, dest: str) -> None:
+    before = engine.trainer_state
+    after = event.fold(before, dest)
+    if engine._recorder is not None:
+        engine._recorder.append(before.state, event, after)
+    engine.trainer_state = after
