@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tachograph.drivers import RestoreFault, StubDriver
-from tachograph.engine import Callback, Diverged, Events, Filter, Journal, Trainer, diff
+from tachograph.engine import Callback, Diverged, Events, Filter, Journal, LRSchedule, Trainer, diff
 from tachograph.engine.journal import JournalBusy, JournalWriteError
 from tachograph.engine.listeners import RestoreMismatch
 from tachograph.engine.recording import NotARun, SettingsChanged
@@ -982,3 +982,61 @@ def test_a_chain_of_resumes_after_every_batch_is_the_straight_run(run_dir: Path,
     trainer = job(run_dir)
     trainer.run(resume_from="auto")
     expect_same_end(trainer, straight)
+
+
+def test_a_forked_run_has_a_journal_of_its_own_that_begins_where_it_was_forked(tmp_path: Path) -> None:
+    def build(name: str, n_epochs: int) -> Trainer:
+        return Trainer(
+            None, StubDriver(), list(range(10)), None, n_epochs=n_epochs, run_dir=tmp_path / name, progress_bar=None
+        )
+
+    build("a", 2).run()
+    fork = build("fork", 3)
+    fork.run(resume_from=tmp_path / "a")
+    journal = Journal(tmp_path / "fork")
+    assert journal.verify_chain() == journal.chain
+    assert next(iter(journal)).event == "EpochEnded"
+    again = build("fork", 4)  # the fork depends on none of its parent's files
+    again.run(resume_from="auto")
+    straight = build("straight", 4)
+    straight.run()
+    assert Journal(tmp_path / "fork").chain == straight.journal.chain  # type: ignore[union-attr]
+    assert diff(tmp_path / "a", tmp_path / "fork") is None
+
+
+def test_a_second_run_does_not_step_a_schedule_of_epochs_twice(tmp_path: Path) -> None:
+    """R37: a loader, an optimizer and a scheduler that know nothing of the two calls."""
+
+    def build(name: str, n_epochs: int) -> Trainer:
+        torch.manual_seed(3)
+        model = torch.nn.Linear(2, 1)
+        model.train_step = lambda batch: {"loss": model(batch).pow(2).mean()}  # type: ignore[assignment]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedule = LRSchedule(torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5), step_on="epoch")
+        return Trainer(
+            model,
+            "torch",
+            DataLoader(torch.randn(6, 2).tolist(), 2, collate_fn=torch.tensor),
+            optimizer,
+            n_epochs=n_epochs,
+            callbacks=schedule,
+            run_dir=tmp_path / name,
+            progress_bar=None,
+        )
+
+    straight, twice = build("straight", 3), build("twice", 2)
+    straight.run()
+    twice.run()
+    twice.n_epochs = 3  # type: ignore[attr-defined]
+    twice.run()
+    assert diff(tmp_path / "straight", tmp_path / "twice") is None
+    assert straight.journal.chain == twice.journal.chain  # type: ignore[union-attr]
+
+
+def test_a_finished_script_that_is_run_again_adds_no_snapshot(tmp_path: Path) -> None:
+    for _ in range(3):
+        Trainer(None, StubDriver(), [1, 2], None, n_epochs=2, run_dir=tmp_path / "run", progress_bar=None).run(
+            resume_from="auto"
+        )
+    seqs = [snapshot.seq for snapshot in catalogue(tmp_path / "run")[0]]
+    assert len(seqs) == len(set(seqs))
