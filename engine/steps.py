@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from tachograph.drivers import Driver
-from tachograph.states import Event, Stepped, TrainerState
+from tachograph.states import Event, Stepped, TrainerState, maker
 from tachograph.states.step import due_after_step, window_size
 
 from .custom_loop import CustomLoop
@@ -21,6 +21,8 @@ from .evaluator import Evaluator
 from .legality import Check
 from .listeners import Listeners
 from .losses import extract_loss, total
+
+_stepped = maker(Stepped, "loss", "lr", "samples", "rng", "closed", "skipped", "late")
 
 
 class Steps:
@@ -152,23 +154,17 @@ class Steps:
         loss, late = driver.measure(losses[0] if len(losses) == 1 else total(losses), state.seq + 1)  # type: ignore[union-attr]
         self.last_loss = late[1] if late else loss
         if self._measured:
-            event = Stepped(
-                loss=loss,
-                lr=driver.learning_rates(),  # type: ignore[union-attr]
-                samples=driver.batch_samples,  # type: ignore[union-attr]
-                rng=driver.rng_digest(),  # type: ignore[union-attr]
-                closed=self._closes,
-                skipped=self.step_skipped,
-                late=late,
+            event = _stepped(
+                loss,
+                driver.learning_rates(),  # type: ignore[union-attr]
+                driver.batch_samples,  # type: ignore[union-attr]
+                driver.rng_digest(),  # type: ignore[union-attr]
+                self._closes,
+                self.step_skipped,
+                late,
             )
         else:
-            event = Stepped(
-                loss=loss,
-                samples=driver.batch_samples,  # type: ignore[union-attr]
-                closed=self._closes,
-                skipped=self.step_skipped,
-                late=late,
-            )
+            event = _stepped(loss, (), driver.batch_samples, 0, self._closes, self.step_skipped, late)  # type: ignore[union-attr]
         if self.evaluator is not None and self._due(state, event):
             event = attrs.evolve(event, validate_due=True)
         self.batch = self.batch_indices = None

@@ -25,6 +25,7 @@ from tachograph.states import (
     Stopped,
     TrainerState,
     Validated,
+    maker,
     training_machine,
 )
 from tachograph.states.errors import CallerError
@@ -40,6 +41,8 @@ from .steps import Steps
 from .user_state import State
 
 _OUTSIDE_AN_EPOCH = ("init", "sanity_check", "epoch_begin", "epoch_end")
+
+_fetched = maker(Fetched, "ids")
 
 
 class Trainer(Steps, Engine):
@@ -304,7 +307,7 @@ class Trainer(Steps, Engine):
         if reached:  # the loader has more than it said
             return Stopped(reason=f"the limit of {self._n_batches} batches is reached")
         self.batch, self.batch_indices = batch, driver.batch_ids  # type: ignore[union-attr]
-        return Fetched(ids=driver.ids_digest()) if self._measured else Fetched()  # type: ignore[union-attr]
+        return _fetched(driver.ids_digest() if self._measured else 0)  # type: ignore[union-attr]
 
     @staticmethod
     def _more_in_epoch(state: TrainerState) -> bool:

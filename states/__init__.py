@@ -7,7 +7,7 @@ from .done import Stopped
 from .epoch_begin import EpochBegan
 from .epoch_end import EpochEnded
 from .errors import CallerError, IllegalEvent, MachineFault, StateFault, TachographError
-from .event import Event, evolver
+from .event import Event, evolver, maker
 from .exception import Failed
 from .fetch import Exhausted, Fetched
 from .init import Started
@@ -39,6 +39,7 @@ __all__ = [
     "TrainerState",
     "Validated",
     "evolver",
+    "maker",
     "training_machine",
     "training_rows",
 ]

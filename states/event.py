@@ -61,3 +61,29 @@ def evolver(cls: type[S], *names: str) -> Callable[..., S]:
     lines.append("    return new")
     exec("\n".join(lines), space)  # attrs writes its own __init__ the same way
     return space["evolve"]  # type: ignore[no-any-return]
+
+
+def maker(cls: type[S], *names: str) -> Callable[..., S]:
+    """Compile `f(*values)`: a new event whose fields `names` hold the values, the others their defaults.
+
+    It is `cls(**dict(zip(names, values)))` at half the cost, for the events that every training step makes.
+
+    Args:
+        cls: a frozen attrs class with slots, without converters; fields outside `names` have plain defaults.
+        names: fields of `cls`.
+
+    Raises:
+        AttributeError: a name isn't a field of `cls`.
+    """
+    fields: Any = attrs.fields(cls)  # type: ignore[arg-type]
+    unknown = [name for name in names if name not in {a.name for a in fields}]
+    if unknown:
+        raise AttributeError(f"{cls.__name__} has no field {', '.join(unknown)}")
+    space: dict[str, Any] = {"_new": object.__new__, "_cls": cls}
+    lines = [f"def make({', '.join(names)}):", "    new = _new(_cls)"]
+    for field in fields:
+        space[f"_set_{field.name}"] = getattr(cls, field.name).__set__
+        space[f"_default_{field.name}"] = field.default
+        lines.append(f"    _set_{field.name}(new, {field.name if field.name in names else f'_default_{field.name}'})")
+    exec("\n".join([*lines, "    return new"]), space)
+    return space["make"]  # type: ignore[no-any-return]

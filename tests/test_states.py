@@ -25,6 +25,7 @@ from tachograph.states import (
     TrainerState,
     Validated,
     evolver,
+    maker,
     training_machine,
 )
 from tachograph.states.fetch import due_at_epoch_end
@@ -256,3 +257,13 @@ def test_the_windows_of_an_epoch_partition_it_and_the_last_is_as_long_as_what_is
 def test_a_window_counts_as_full_until_a_loader_of_unknown_length_is_exhausted() -> None:
     """R53."""
     assert window_size(TrainerState(state="step", batch_idx_in_epoch=4, accumulated=1), 3) == 3
+
+
+def test_a_made_event_is_the_one_that_its_class_makes() -> None:
+    make = maker(Stepped, "loss", "lr", "late")
+    assert make(0.5, [0.1], (3, 0.25)) == Stepped(loss=0.5, lr=[0.1], late=(3, 0.25))
+    assert maker(Fetched, "ids")(7) == Fetched(ids=7)
+    with pytest.raises(AttributeError, match="Fetched has no field id"):
+        maker(Fetched, "id")
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        make(0.5, [], ()).loss = 1.0
