@@ -23,7 +23,6 @@ class Output:
         seq: the last transition committed.
         chain: the chain after it.
         crc: the checksum of the last line.
-        records: transitions in this segment.
         unwritten: (line, chain) of the first transition that a failure kept from being committed.
         told: a caller has been given the failure.
         tail: brings the segment to the disk; it also keeps the failure.
@@ -33,7 +32,8 @@ class Output:
         self.path = directory
         self.seq = seq
         self.chain = bytes.fromhex(chain)
-        self.crc = self.records = 0
+        self.crc = 0
+        self._before = seq  # the last transition of the segment before
         self.unwritten: tuple[bytes, str] | None = None
         self.told = False
         self.tail = Durability(directory, files, sync_every)
@@ -56,8 +56,13 @@ class Output:
             self._files.close(fd)
             raise
         self.tail.switch(path, fd, (len(line), self.seq))
-        self._fd, self.crc, self.records = fd, crc, 0
+        self._fd, self.crc, self._before = fd, crc, self.seq
         self.tail.flush()
+
+    @property
+    def records(self) -> int:
+        """How many transitions are in this segment."""
+        return self.seq - self._before
 
     def put(self, line: bytes, chain: bytes, crc: int, seq: int) -> int:
         """Hand a line to the kernel; return the segment's size.
@@ -74,7 +79,6 @@ class Output:
             if taken != len(line):
                 write_all(self._files, self._fd, line[taken:])
             size += len(line)
-            self.records += seq != self.seq
             self.chain, self.crc, self.seq, tail.at = chain, crc, seq, (size, seq)
         except OSError as error:
             tail.failure = JournalWriteError.of(self.path, error)
@@ -98,7 +102,6 @@ class Output:
         size = self.tail.at[0]
         written = os.fstat(self._fd).st_size - size
         if written == len(line):
-            self.records += seq != self.seq
             self.chain, self.crc, self.seq, self.tail.at = chain, crc, seq, (size + len(line), seq)
         elif written and self.tail.failure is None:
             self.tail.failure = JournalWriteError(self.path, "a write was interrupted half way")

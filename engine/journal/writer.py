@@ -47,6 +47,7 @@ class JournalWriter:
         self._files = files
         self._clock = clock
         self._seal_bytes, self._seal_records = seal
+        self._seal_at = 0  # the transition at which the segment is full
         self._sealer = Sealer(files)
         self._closed = False
         forget_in_children(self)
@@ -144,6 +145,7 @@ class JournalWriter:
     def _open_segment(self, directory: Path, header: Header) -> None:
         line, crc = side_line("opened", self.seq, header_data(header), 0, self._clock())
         self._output.open(directory / segment_name(header.first_seq, header.incarnation), line, crc)
+        self._seal_at = self.seq + self._seal_records
 
     @property
     def seq(self) -> int:
@@ -188,7 +190,7 @@ class JournalWriter:
         if seq != output.seq + 1:
             raise JournalError(f"transition {seq} can't follow {output.seq} in {output.path}")
         line, chain, crc = self._encode(source, event, state, output.chain, output.crc, self._clock())
-        if output.put(line, chain, crc, seq) >= self._seal_bytes or output.records >= self._seal_records:
+        if output.put(line, chain, crc, seq) >= self._seal_bytes or seq >= self._seal_at:
             self._seal()
 
     def rewrite(self, line: bytes, chain: str) -> None:
