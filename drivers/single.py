@@ -73,7 +73,9 @@ class TorchDriver(Driver):
         if not isinstance(model, nn.Module):
             raise CallerError(f"model must be a torch.nn.Module, not {type(model).__name__}")
         if isinstance(model, nn.parallel.DistributedDataParallel):
-            raise CallerError("a DistributedDataParallel model belongs to many processes: use driver='torch_ddp'")
+            raise CallerError(
+                "a DistributedDataParallel model belongs to many processes, and this driver to one: unwrap it"
+            )
         self.model = model
         self.device = _device(device, model)
         self.precision = choose_precision(precision, fp16, self.device, dict(scaler_options or {}))

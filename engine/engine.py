@@ -80,7 +80,7 @@ class Engine:
         self.driver = driver
         self.listeners = Listeners(machine)
         self.trainer_state: Any = TrainerState(state=str(machine.initial)) if state is None else state
-        self.run_dir = None if run_dir is None else recording.new_run_dir() if run_dir == "auto" else Path(run_dir)
+        self.run_dir = recording.run_dir_of(run_dir)
         self.exception: BaseException | None = None
         self.announced_until = 0
         self.batch: Any = None
@@ -261,6 +261,8 @@ class Engine:
             self._snapshot()
             if self._signal == signal.SIGINT:
                 raise KeyboardInterrupt
+            if "Stopped" not in self.machine.legal(self.trainer_state.state):  # a machine that can only fail
+                raise SystemExit(128 + self._signal)
             self._commit(Stopped(reason=signal.Signals(self._signal).name))
 
     # -- beginning -----------------------------------------------------------------------------------------

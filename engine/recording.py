@@ -35,6 +35,19 @@ def new_run_dir() -> Path:
     return Path("runs") / f"{now:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:6]}"
 
 
+def run_dir_of(given: Any) -> Path | None:
+    """Return the run directory that an argument means: a path, "auto" for a new one, None for none.
+
+    Raises:
+        CallerError: it is something else.
+    """
+    if given is None or given == "auto":
+        return None if given is None else new_run_dir()
+    if not isinstance(given, (str, Path)):
+        raise CallerError(f"run_dir must be a path, 'auto' or None, not {given!r}")
+    return Path(given)
+
+
 def holds_a_run(path: Path) -> bool:
     """Say whether a directory holds a run."""
     return (path / "run.json").is_file()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -679,3 +680,26 @@ def test_a_run_without_a_run_directory_keeps_nothing_and_has_no_journal(tmp_path
     assert trainer.run().state == "done"
     assert trainer.journal is None
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("run_dir", [3, True, b"runs"])
+def test_a_run_directory_that_is_no_path_is_refused(run_dir: Any) -> None:
+    with pytest.raises(CallerError, match="run_dir must be a path, 'auto' or None"):
+        stub([1], run_dir=run_dir)
+
+
+def test_sigterm_ends_a_machine_that_can_only_fail(tmp_path: Path) -> None:
+    """It has no row for a stop: the record says that it failed, and the status is the signal's."""
+
+    def work(state: Any) -> Event:
+        assert state.seq < 3, "the signal was passed over"
+        if state.seq == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return Learned(weight=1)
+
+    machine = Machine([Row("learn", Learned, "learn"), Row("*", Failed, "exception")], initial="learn")
+    engine = Engine(machine, {"learn": work}, state=Where(state="learn"), run_dir=tmp_path / "run")
+    with pytest.raises(SystemExit) as ended:
+        engine.run()
+    assert ended.value.code == 143
+    assert transitions(tmp_path / "run")[-1] == "learn --Failed--> exception"
