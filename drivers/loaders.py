@@ -34,6 +34,7 @@ from tachograph.states.errors import CallerError
 from . import generators
 from .collating import quick, quick_collate
 from .driver import NO_BATCH
+from .lengths import length_of
 
 _SEEDABLE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _CHUNK = 256  # batches asked of a custom sampler at a time, under generators of its own
@@ -91,14 +92,6 @@ def check_loader(dataloader: Any, name: str = "train_dataloader") -> None:
         size = f" of {len(data)} samples" if isinstance(data, Sized) else ""
         hint = ", with drop_last=True" if getattr(dataloader, "drop_last", False) else ""
         raise CallerError(f"{name} is empty: its {type(data).__name__}{size}{hint} makes no batch")
-
-
-def length_of(dataloader: Any) -> int | None:
-    """Return how many batches a loader says it has; None where it doesn't know."""
-    try:
-        return len(dataloader)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def described(dataloader: Any, max_batches: int) -> str:

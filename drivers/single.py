@@ -22,7 +22,8 @@ from tachograph.states.errors import CallerError, nearest
 from . import generators, storage
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
-from .loaders import BatchSource, check_loader, described, hash_ids, length_of, source_of
+from .lengths import length_of
+from .loaders import BatchSource, check_loader, described, hash_ids, source_of
 from .matching import matched
 from .measuring import LAG, Losses, read_scalar
 from .precision import choose_precision

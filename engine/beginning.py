@@ -69,7 +69,7 @@ def go_on(engine: Engine, rest: Rest) -> bool:
         engine.listeners.load_state_dict(rest.memory, engine)
     for callback in engine.listeners.callbacks.values():
         callback.on_continue(engine)
-    engine._reenter(engine.trainer_state, NO_BATCH if rest.batch is None else rest.batch, fresh=False)
+    engine._reenter(engine.trainer_state, NO_BATCH if rest.batch is None else rest.batch)
     return True
 
 

@@ -232,11 +232,7 @@ class Engine:
                 self.trainer_state = after  # its work is done, though nobody will hear of it: see _after_lost_record
                 raise
         self.trainer_state = after
-        for fn, give in self._index[source, kind, dest]:
-            if give is None:
-                fn(self)
-            else:
-                fn(self, *give(self, event))
+        self._hear(source, event, dest)
 
     def _hear(self, source: str, event: Event, dest: str) -> None:
         for fn, give in self._index[source, event.__class__, dest]:
@@ -442,13 +438,12 @@ class Engine:
         """Say whether a state from before the end would go on under its limits."""
         return False
 
-    def _reenter(self, state: Any, batch: Any, fresh: bool) -> None:
+    def _reenter(self, state: Any, batch: Any) -> None:
         """Stand the driver where a state needs it.
 
         Args:
             state: where the run goes on.
             batch: the batch in hand, or `NO_BATCH`.
-            fresh: the process is a new one, and nothing is open yet.
         """
 
     def _user_state(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tachograph.drivers import Driver, MatchFault, choose_driver
+from tachograph.drivers.lengths import length_of
 from tachograph.drivers.matching import Signature, as_mapping, mapping_fn, needed
 from tachograph.states.errors import CallerError, nearest
 
@@ -165,16 +166,9 @@ def _named_loaders(dataloaders: Any) -> dict[str, Any]:
             raise CallerError(
                 f"the evaluation loader {name!r} is an iterator, empty after its first use: give what makes it"
             )
-        if hasattr(loader, "__len__") and _length(loader) == 0:
+        if length_of(loader) == 0:
             raise CallerError(f"the evaluation loader {name!r} is empty")
     return held
-
-
-def _length(loader: Any) -> int | None:
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def _checked_metrics(metrics: Any) -> dict[str, Any]:

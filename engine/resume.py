@@ -170,7 +170,7 @@ def _restore(
     ):
         engine._recorder.expect(dict(expected), _saying(engine, start.seq), _on_divergence(engine, on_divergence))
     if snapshot is not None:
-        engine._reenter(engine.trainer_state, batch, fresh=True)
+        engine._reenter(engine.trainer_state, batch)
         engine._hear_inside("on_after_resume", report)
         assert engine.driver is not None
         engine.driver.restore_generators()  # the last act: nothing may draw after it

@@ -395,7 +395,7 @@ class Trainer(Steps, Engine):
     def _has_work(self, state: TrainerState) -> bool:
         return self._n_batches is None or state.global_forward_batches < self._n_batches
 
-    def _reenter(self, state: TrainerState, batch: Any, fresh: bool) -> None:
+    def _reenter(self, state: TrainerState, batch: Any) -> None:
         if state.state in _OUTSIDE_AN_EPOCH or state.epoch_exhausted:
             return
         driver = self.driver
