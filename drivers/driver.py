@@ -25,6 +25,10 @@ NO_BATCH: Final = _NoBatch()
 """What `Driver.next_batch` returns when the epoch has no batch left."""
 
 
+def _unheard(text: str) -> None:
+    """Take a sentence where nobody listens."""
+
+
 class Driver(abc.ABC):
     """Performs the work of the states. Subclass it to bring a device, a precision or a launch of your own.
 
@@ -38,6 +42,7 @@ class Driver(abc.ABC):
         batch_ids: sample ids of the batch that `next_batch` returned last; None where they aren't known.
         batch_samples: how many samples that batch holds, over all ranks.
         input_mapping: applied to every training batch before it is moved to the device; None leaves it as it is.
+        tell: takes a sentence that the user must read and the run must keep, such as one on data that is read again.
     """
 
     model: Any = None
@@ -45,6 +50,7 @@ class Driver(abc.ABC):
     batch_ids: Sequence[Any] | None = None
     batch_samples: int = 0
     input_mapping: Callable[[Any], Any] | None = None
+    tell: Callable[[str], None] = staticmethod(_unheard)
 
     # -- building ------------------------------------------------------------------------------------------
 
@@ -93,10 +99,17 @@ class Driver(abc.ABC):
         return None
 
     @abc.abstractmethod
-    def open_epoch(self, epoch: int, done: int) -> int | None:
-        """Stand before batch `done` of `epoch` and return how many batches the epoch has; None if unknown.
+    def open_epoch(self, epoch: int, done: int, samples: int | None = None) -> int | None:
+        """Stand in an epoch, behind what was consumed of it; nothing before that is loaded where the data allows it.
 
-        No batch before `done` is loaded where the data allows it.
+        Args:
+            epoch: its number, from 0.
+            done: batches consumed.
+            samples: samples consumed; None where that isn't known. It decides on the position where the data has an
+                index, so that another batch size goes on with the first unseen sample.
+
+        Returns:
+            How many batches the epoch has in all: `done`, and those that are left. None if unknown.
         """
 
     @abc.abstractmethod

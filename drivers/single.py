@@ -152,7 +152,7 @@ class TorchDriver(Driver):
         length = length_of(self._loader)
         return length if length is None or self._max_batches < 0 else min(length, self._max_batches)
 
-    def open_epoch(self, epoch: int, done: int) -> int | None:
+    def open_epoch(self, epoch: int, done: int, samples: int | None = None) -> int | None:
         assert self._source is not None, "setup() comes first"
         return self._source.open(epoch, done)
 

@@ -89,7 +89,7 @@ class StubDriver(Driver):
     def length(self) -> int | None:
         return len(self._batches) if self._known else None
 
-    def open_epoch(self, epoch: int, done: int) -> int | None:
+    def open_epoch(self, epoch: int, done: int, samples: int | None = None) -> int | None:
         self._called("open_epoch")
         self._position = done
         return len(self._batches) if self._known else None
