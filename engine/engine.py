@@ -33,6 +33,7 @@ from .listeners import Listeners
 from .notes import attach, note
 from .recorder import Recorder
 from .signals import Signals
+from .world import World
 
 logger = logging.getLogger("tachograph")
 
@@ -58,6 +59,7 @@ class Engine:
         exception: the error that ended the run, while `on_exception` is heard and after.
         announced_until: the last transition that a process before this one had announced to its listeners.
         batch: the batch in hand, between its fetch and the end of its step; else None.
+        world: the disk, the clock, and work beside the run; a simulation gives another one before `run()`.
 
     Raises:
         MachineFault: a state that isn't final has no function, or a function no state.
@@ -84,6 +86,7 @@ class Engine:
         self.exception: BaseException | None = None
         self.announced_until = 0
         self.batch: Any = None
+        self.world = World()
         self._perform = dict(perform)
         self._way, self._final, self._index = machine.ways, machine.final, self.listeners.index  # read on every commit
         self._recorder: Recorder | None = None
@@ -293,7 +296,15 @@ class Engine:
     ) -> Recorder:
         assert self.run_dir is not None
         return Recorder(
-            self.run_dir, about, self.machine, type(self.trainer_state), incarnation, parent, self._flag_attention, lock
+            self.run_dir,
+            about,
+            self.machine,
+            type(self.trainer_state),
+            incarnation,
+            parent,
+            self._flag_attention,
+            lock,
+            self.world,
         )
 
     def _flag_attention(self) -> None:

@@ -15,6 +15,7 @@ from tachograph.states import Event, Machine
 from .diff import Divergence, first_difference
 from .journal import JournalWriter, Position, Record
 from .snapshots import SnapshotWriter
+from .world import World
 
 
 class Recorder:
@@ -29,6 +30,7 @@ class Recorder:
         parent: the point it goes on from; None for a new run.
         finished: called from another thread when a snapshot is done.
         lock: the journal's lock, where it is held already.
+        world: the disk, the clock, and work beside the run.
 
     Attributes:
         append: commit one transition: `append(source, event, state)`.
@@ -47,7 +49,9 @@ class Recorder:
         parent: Position | None,
         finished: Callable[[], None],
         lock: Any = None,
+        world: World | None = None,
     ) -> None:
+        world = world or World()
         self._writer = JournalWriter.create(
             run_dir,
             run_id=about["run"],
@@ -57,6 +61,9 @@ class Recorder:
             state_class=state_class,
             events=machine.event_classes.values(),
             lock=lock,
+            files=world.files,
+            clock=world.clock,
+            background=world.background,
         )
         self._incarnation = incarnation
         self._expected: dict[int, Record] = {}
@@ -64,7 +71,7 @@ class Recorder:
         self._to_match = 0
         self._say: Callable[[str], None] = lambda text: None
         self._diverged: Callable[[Divergence], None] = lambda divergence: None
-        self.snapshots = SnapshotWriter(run_dir, about["run"], incarnation, finished)
+        self.snapshots = SnapshotWriter(run_dir, about["run"], incarnation, finished, world)
         self.append = self._writer.append
 
     @property

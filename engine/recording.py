@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -13,11 +14,16 @@ from typing import Any
 
 from tachograph.states.errors import CallerError, TachographError
 
+from .journal import Files, make_dirs, write_file
+
 FORMAT = 1
 
-FIXED = ("machine", "model", "optimizers", "precision", "seed", "accumulation_steps", "data")
+FIXED = (
+    *("machine", "model", "optimizers", "precision", "seed"),
+    *("accumulation_steps", "accumulation_tail", "data"),
+)
 """Settings that decide what the bits are: a resume with another value is refused."""
-CHANGEABLE = ("n_epochs", "n_batches", "validate_every", "snapshot_every")
+CHANGEABLE = ("n_epochs", "n_batches", "max_time", "batch_size", "validate_every", "snapshot_every")
 """Settings that may be changed at a resume; the new value is used and recorded."""
 
 
@@ -54,9 +60,20 @@ def holds_a_run(path: Path) -> bool:
 
 
 def create(
-    path: Path, settings: Mapping[str, Any], environment: Mapping[str, Any], parent: Any = None
+    path: Path,
+    settings: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    parent: Any = None,
+    disk: Files | None = None,
 ) -> dict[str, Any]:
     """Create a run directory and its `run.json`.
+
+    Args:
+        path: the run directory.
+        settings: what a resume is held against.
+        environment: what is told of the machine and the libraries.
+        parent: the point of another run that this one goes on from.
+        disk: where it is written.
 
     Raises:
         CallerError: it holds a run already, or can't be created.
@@ -74,8 +91,8 @@ def create(
         "environment": {"python": sys.version.split()[0], "tachograph": _version(), **environment},
     }
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        write_json(path / "run.json", about)
+        make_dirs(disk or Files(), path)
+        write_json(path / "run.json", about, disk)
     except OSError as error:
         raise CallerError(
             f"run_dir {path} can't be written: {error.strerror}. Give another run_dir, or None"
@@ -124,15 +141,20 @@ def compare_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
     return changed
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, disk: Files | None = None) -> None:
     """Write a JSON file so that it is there whole or not at all."""
+    disk = disk or Files()
+    text = json.dumps(value, indent=2, default=str) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w") as file:
-        json.dump(value, file, indent=2, default=str)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with contextlib.suppress(FileNotFoundError):
+        disk.unlink(temporary)
+    try:
+        write_file(disk, temporary, text.encode())
+        disk.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            disk.unlink(temporary)
+        raise
 
 
 def _plain(value: Any) -> Any:

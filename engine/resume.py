@@ -115,16 +115,18 @@ def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> N
     lock = JournalLock(source.run_dir) if here else None
     try:
         if here:
-            _report_cut(engine, recover(source.run_dir))
-            snapshots.clean(source.run_dir)
+            _report_cut(engine, recover(source.run_dir, files=engine.world.files))
+            snapshots.clean(source.run_dir, engine.world.files)
         journal = Journal(source.run_dir)
+        if here:
+            engine.take_journal(journal)
         changed = engine.take_settings(about)
         snapshot: Snapshot | None
         passed_over: list[str] = []
         if source.snapshot is not None:
             snapshot = intact_snapshot(source)
         else:
-            snapshot, passed_over = snapshots.newest(source.run_dir, _live(journal))
+            snapshot, passed_over = snapshots.newest(source.run_dir, _live(journal), engine.world.files)
         _restore(engine, source.run_dir, about, journal, snapshot, passed_over, changed, lock, strict, on_divergence)
     except BaseException:
         if lock is not None:
@@ -216,7 +218,9 @@ def _record(
         return False
     if lock is None:
         parent = {"run": about["run"], **attrs.asdict(start)}
-        about = recording.create(engine.run_dir, engine._settings(), engine._environment(), parent)
+        about = recording.create(
+            engine.run_dir, engine._settings(), engine._environment(), parent, engine.world.files
+        )
         engine._recorder = engine._open_recorder(about, incarnation=0, parent=attrs.evolve(start, incarnation=-1))
         return False
     engine.run_dir = run_dir

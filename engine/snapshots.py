@@ -1,6 +1,6 @@
 """The catalogue of snapshots: which are complete, which is the newest, and how one is published.
 
-A snapshot is written under a temporary name by another thread, `COMMIT` last; then it is read back and checked,
+A snapshot is written under a temporary name beside the run, `COMMIT` last; then it is read back and checked,
 renamed, and the directory fsynced. So under its own name it is whole, or it was damaged later, which the digests in
 `COMMIT` show. Write new, verify, publish: nothing old is touched before.
 """
@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +18,11 @@ import attrs
 
 from tachograph.states.errors import TachographError
 
+from .journal import Files, Task, make_dirs, write_file
+from .world import World
+
 FORMAT = 1
+DISK = Files()
 _TEMPORARY = ".writing-"
 
 
@@ -55,7 +56,7 @@ class Snapshot:
     exact: bool
     files: dict[str, tuple[int, str]]
 
-    def fault(self) -> str:
+    def fault(self, disk: Files = DISK) -> str:
         """Read every file and say what is wrong; "" if the snapshot is intact."""
         for name, (size, digest) in self.files.items():
             path = self.path / name
@@ -63,7 +64,11 @@ class Snapshot:
                 return f"{name} is missing"
             if path.stat().st_size != size:
                 return f"{name} has {path.stat().st_size} bytes instead of {size}"
-            if digest_of(path) != digest:
+            try:
+                found = digest_of(path, disk)
+            except OSError as error:
+                return f"{name} can't be read: {error.strerror}"
+            if found != digest:
                 return f"{name} isn't what was written: its digest differs"
         return ""
 
@@ -72,23 +77,24 @@ class Snapshot:
         return json.loads((self.path / "state.json").read_bytes())  # type: ignore[no-any-return]
 
 
-def digest_of(path: Path) -> str:
+def digest_of(path: Path, disk: Files = DISK) -> str:
     """Return a file's blake2b with 16 bytes, as hex."""
     digest = hashlib.blake2b(digest_size=16)
-    with open(path, "rb") as file:
+    with disk.open_read(path) as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
 
 
-def read(path: Path) -> Snapshot:
+def read(path: Path, disk: Files = DISK) -> Snapshot:
     """Read a snapshot's `COMMIT`.
 
     Raises:
         SnapshotFault: there is none, it can't be read, or its format is newer.
     """
     try:
-        commit = json.loads((path / "COMMIT").read_bytes())
+        with disk.open_read(path / "COMMIT") as file:
+            commit = json.loads(file.read())
         if commit["format"] > FORMAT:
             raise SnapshotFault(
                 f"{path} is of format {commit['format']}, this version reads up to {FORMAT}: upgrade tachograph"
@@ -107,35 +113,38 @@ def read(path: Path) -> Snapshot:
         raise SnapshotFault(f"{path}/COMMIT can't be read: {error!r}") from error
 
 
-def catalogue(run_dir: Path) -> tuple[list[Snapshot], list[tuple[Path, str]]]:
+def catalogue(run_dir: Path, disk: Files = DISK) -> tuple[list[Snapshot], list[tuple[Path, str]]]:
     """List a run's published snapshots, oldest first, and what can't be read beside them, with the reason."""
     found, faults = [], []
     for path in sorted((run_dir / "snapshots").glob("*")):
         if path.name.startswith(".") or not path.is_dir():
             continue
         try:
-            found.append(read(path))
+            found.append(read(path, disk))
         except SnapshotFault as fault:
             faults.append((path, str(fault)))
     return sorted(found, key=lambda s: (s.seq, s.incarnation)), faults
 
 
-def newest(run_dir: Path, is_live: Callable[[int, int], bool]) -> tuple[Snapshot | None, list[str]]:
+def newest(
+    run_dir: Path, is_live: Callable[[int, int], bool], disk: Files = DISK
+) -> tuple[Snapshot | None, list[str]]:
     """Find the newest complete and intact snapshot on a run's live history.
 
     Args:
         run_dir: the run.
         is_live: `is_live(incarnation, seq)`: this point belongs to the history that goes on.
+        disk: where it is read from.
 
     Returns:
         The snapshot, and a sentence for each newer one that was passed over. An inexact one is taken only where
         there is no exact one.
     """
-    found, faults = catalogue(run_dir)
+    found, faults = catalogue(run_dir, disk)
     skipped = [f"{path.name} was passed over: {reason}" for path, reason in faults]
     live = [s for s in reversed(found) if is_live(s.incarnation, s.seq)]
     for snapshot in sorted(live, key=lambda s: not s.exact):  # stable: newest first within exact and inexact
-        fault = snapshot.fault()
+        fault = snapshot.fault(disk)
         if not fault:
             return snapshot, skipped
         skipped.append(f"{snapshot.path.name} was passed over: {fault}")
@@ -143,21 +152,27 @@ def newest(run_dir: Path, is_live: Callable[[int, int], bool]) -> tuple[Snapshot
 
 
 class SnapshotWriter:
-    """Publishes snapshots from a thread of its own, one at a time.
+    """Publishes snapshots beside the run, one at a time.
 
     Args:
         run_dir: the run.
         run: its id.
         incarnation: of this process.
-        finished: called, from the thread, when one is done or failed; it must only raise a flag.
+        finished: called, from another thread, when one is done or failed; it must only raise a flag.
+        world: the disk, and what does the work beside the run.
     """
 
-    def __init__(self, run_dir: Path, run: str, incarnation: int, finished: Callable[[], None]) -> None:
+    def __init__(
+        self, run_dir: Path, run: str, incarnation: int, finished: Callable[[], None], world: World | None = None
+    ) -> None:
+        world = world or World()
+        self._disk = world.files
+        self._background = world.background
         self._root = run_dir / "snapshots"
         self._run = run
         self._incarnation = incarnation
         self._finished = finished
-        self._thread: threading.Thread | None = None
+        self._task: Task | None = None
         self._done: deque[Snapshot] = deque()
         self._error: BaseException | None = None
         self.last_seq = -1
@@ -178,14 +193,13 @@ class SnapshotWriter:
         self.wait()
         self.last_seq = about["seq"]
         work = (dict(about), save, before_publishing)
-        self._thread = threading.Thread(target=self._work, args=work, name="tachograph-snapshot", daemon=True)
-        self._thread.start()
+        self._task = self._background.start(lambda: self._work(*work), "tachograph-snapshot")
 
     def wait(self) -> None:
         """Wait for the snapshot in flight, if there is one."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        if self._task is not None:
+            self._task.join()
+            self._task = None
 
     def collect(self) -> list[Snapshot]:
         """Return the snapshots published since the last call.
@@ -209,30 +223,32 @@ class SnapshotWriter:
             self._done.append(published)
         except BaseException as error:
             self._error = error
-            shutil.rmtree(temporary, ignore_errors=True)
+            self._disk.remove_tree(temporary)
         self._finished()
 
     def _publish(
         self, temporary: Path, about: dict[str, Any], save: Callable[[Path], Any], before_publishing: Callable[[], None]
     ) -> Snapshot:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        disk = self._disk
+        make_dirs(disk, self._root)
+        disk.remove_tree(temporary)
+        disk.make_dir(temporary)
         files = dict(save(temporary))
-        files["state.json"] = _write(temporary / "state.json", about)
+        files["state.json"] = _write(disk, temporary / "state.json", about)
         before_publishing()
         commit = {"format": FORMAT, "run": self._run, "incarnation": self._incarnation, "files": files}
         commit |= {key: about[key] for key in ("seq", "chain", "exact")}
-        _write(temporary / "COMMIT", {**commit, "digest": digest_of_commit(commit)})
-        fault = read(temporary).fault()
+        _write(disk, temporary / "COMMIT", {**commit, "digest": digest_of_commit(commit)})
+        fault = read(temporary, disk).fault(disk)
         if fault:
             raise OSError(f"read back, {fault}")
-        _fsync_dir(temporary)
+        disk.fsync_dir(temporary)
         path = self._root / f"{about['seq']:012d}"
         if path.exists():  # another incarnation's, damaged or superseded
             path = path.with_name(f"{path.name}.i{self._incarnation}")
-        os.rename(temporary, path)
-        _fsync_dir(self._root)
-        return read(path)
+        disk.rename(temporary, path)
+        disk.fsync_dir(self._root)
+        return read(path, disk)
 
 
 def digest_of_commit(commit: dict[str, Any]) -> str:
@@ -240,29 +256,18 @@ def digest_of_commit(commit: dict[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(commit, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def clean(run_dir: Path) -> list[str]:
+def clean(run_dir: Path, disk: Files = DISK) -> list[str]:
     """Remove what writers that died left under temporary names; return the names."""
     left = list((run_dir / "snapshots").glob(f"{_TEMPORARY}*"))
     for path in left:
-        shutil.rmtree(path, ignore_errors=True)
+        disk.remove_tree(path)
     return [path.name for path in left]
 
 
-def _write(path: Path, value: Any) -> tuple[int, str]:
+def _write(disk: Files, path: Path, value: Any) -> tuple[int, str]:
     raw = json.dumps(value).encode()
-    with open(path, "xb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
+    write_file(disk, path, raw)
     return len(raw), hashlib.blake2b(raw, digest_size=16).hexdigest()
-
-
-def _fsync_dir(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 __all__ = [

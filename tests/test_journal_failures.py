@@ -145,7 +145,7 @@ def test_a_failed_sync_in_the_background_stops_the_run_at_its_next_transition(tm
     files, done = Faulty(("fdatasync",), 1, OSError(errno.EIO, "")), run(3)
     out = writer(tmp_path, files=files, sync_every=0.0)
     out.append(*done[0])
-    thread = out._output.tail._thread
+    thread = out._output.tail.pulse.thread
     assert thread is not None
     while out.failure is None:
         thread.join(0.001)
@@ -198,7 +198,7 @@ def test_the_background_sync_comes_by_itself_and_only_while_there_is_something_n
     files = Faulty(("fdatasync",), 99, None)
     out = writer(tmp_path, files=files, sync_every=0.0)
     out.append(*run(1)[0])
-    thread = out._output.tail._thread
+    thread = out._output.tail.pulse.thread
     assert thread is not None
     while (mark := read_mark(folder(tmp_path))) is None or mark.seq < 1:
         thread.join(0.001)

@@ -100,7 +100,7 @@ def test_a_second_writer_is_refused_while_another_process_lives_and_let_in_when_
 def test_a_forgotten_writer_frees_the_lock(tmp_path: Path) -> None:
     out = writer(tmp_path)
     out.append(*run(1)[0])
-    thread = out._output.tail._thread
+    thread = out._output.tail.pulse.thread
     del out
     gc.collect()
     JournalLock(tmp_path).release()

@@ -4,9 +4,10 @@
 describes the format field by field. It knows states, files and the clock; it must not know torch or the engine.
 """
 
+from .background import Background, Pulse, Task
 from .damage import Damage
 from .errors import JournalBusy, JournalCorrupt, JournalError, JournalFormat, JournalWriteError
-from .files import Files, rank_directory
+from .files import Files, make_dirs, rank_directory, write_all, write_file
 from .header import FORMAT, Header, Position
 from .lock import JournalLock
 from .reader import Incarnation, Journal
@@ -16,6 +17,7 @@ from .writer import JournalWriter
 
 __all__ = [
     "FORMAT",
+    "Background",
     "Cut",
     "Damage",
     "Files",
@@ -30,9 +32,14 @@ __all__ = [
     "JournalWriteError",
     "JournalWriter",
     "Position",
+    "Pulse",
     "Record",
     "Recovery",
     "SideRecord",
+    "Task",
+    "make_dirs",
     "rank_directory",
     "recover",
+    "write_all",
+    "write_file",
 ]

@@ -1,4 +1,4 @@
-"""What is known to be on the disk: the thread that syncs the journal, and the mark that says how far it got.
+"""What is known to be on the disk: how the journal is synced, and the mark that says how far it got.
 
 The writer hands its records to the kernel and goes on; one thread waits for the disk, about once a second while
 there is something new. After each sync the mark (file, bytes, seq) is rewritten in place. Recovery never cuts
@@ -14,6 +14,7 @@ from pathlib import Path
 import attrs
 import msgspec
 
+from .background import Background
 from .codec import sealed, stored_crc, to_json
 from .errors import JournalCorrupt, JournalWriteError
 from .files import MARK, Files
@@ -77,22 +78,19 @@ class Durability:
         at: (bytes, seq) of what was written to the open segment.
         dirty: something was written since the last sync began.
         failure: why a write or a sync failed; from then on nothing is written or synced.
+        pulse: does the syncing.
     """
 
-    def __init__(self, directory: Path, files: Files, every: float) -> None:
+    def __init__(self, directory: Path, files: Files, every: float, background: Background) -> None:
         self.at = (0, 0)
         self.dirty = False
-        self.every = every
         self.failure: JournalWriteError | None = None
         self._files = files
         self._path = directory
         self._fd = -1
         self._mark_fd = files.open_update(directory / MARK)
         self._lock = threading.RLock()  # a collector that runs in the thread may call stop()
-        self._wake = threading.Event()
-        self._hurry = threading.Event()
-        self._stopping = False
-        self._thread: threading.Thread | None = None
+        self.pulse = background.pulse(self.flush, every, "tachograph-journal-sync")
 
     def switch(self, path: Path, fd: int, at: tuple[int, int]) -> None:
         """Go on with another segment, of which `at` is written; the one before is closed."""
@@ -102,17 +100,14 @@ class Durability:
             self._files.close(before)
 
     def touch(self) -> None:
-        """Say that there is something new to sync; the first call starts the thread."""
+        """Say that there is something new to sync."""
         self.dirty = True
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="tachograph-journal-sync", daemon=True)
-            self._thread.start()
-        self._wake.set()
+        self.pulse.ask()
 
     def hurry(self) -> None:
-        """Have the thread sync now instead of at the end of its second."""
+        """Have it synced now instead of at the end of its second."""
         if self.dirty:
-            self._hurry.set()
+            self.pulse.hurry()
 
     def flush(self) -> None:
         """Sync what is written so far, and mark it. A failure is kept in `failure`, never raised nor retried."""
@@ -127,22 +122,9 @@ class Durability:
             except OSError as error:
                 self.failure = JournalWriteError.of(self._path, error)
 
-    def _run(self) -> None:
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            if not self._stopping:
-                self._hurry.wait(self.every)
-                self._hurry.clear()
-            if self._stopping:
-                return
-            self.flush()
-
     def stop(self) -> None:
         """End the thread and close the files, without a sync."""
-        self._stopping = True
-        self._wake.set()
-        self._hurry.set()
+        self.pulse.stop()
         with self._lock:
             fds = [fd for fd in (self._fd, self._mark_fd) if fd >= 0]
             self._fd = self._mark_fd = -1
@@ -151,12 +133,11 @@ class Durability:
 
     def join(self) -> None:
         """Wait for the thread's end, after `stop`."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        self.pulse.join()
 
     def forked(self, reason: JournalWriteError) -> None:
         """Let go of everything in a forked child, where the thread doesn't exist and the lock may stand shut."""
         self._lock = threading.RLock()
-        self._thread = None
+        self.pulse.forget()
         self.failure = reason
         self.stop()

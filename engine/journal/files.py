@@ -1,14 +1,17 @@
-"""The files below the journal: a thin layer over `os`, and the names that a journal's files have.
+"""The files below journal and snapshots: a thin layer over `os`, and the names that a journal's files have.
 
-The writer, the sealing and the recovery reach the disk through a `Files` only, so that a subclass can fail or
-stop at any single operation; that is how the tests play power cuts and full disks.
+The writer, the sealing, the recovery and the snapshots change the disk through a `Files` only, so that a subclass can
+fail or stop at any single operation; that is how the tests play power cuts and full disks.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 from pathlib import Path
+from typing import BinaryIO
 
 _NAME = re.compile(r"(\d{12})\.i(\d+)\.jsonl(\.gz)?")
 
@@ -34,7 +37,7 @@ def parse_name(name: str) -> tuple[int, int, bool] | None:
 
 
 class Files:
-    """The operations on files that the journal needs; each is one call into the system."""
+    """The operations on files that journal and snapshots need; nearly each is one call into the system."""
 
     def open_append(self, path: Path) -> int:
         """Create `path`, which must not exist, and open it for appending."""
@@ -68,8 +71,20 @@ class Files:
         """Cut an open file to `size` bytes."""
         os.ftruncate(fd, size)
 
+    def open_read(self, path: Path) -> BinaryIO:
+        """Open `path` for reading from its beginning."""
+        return open(path, "rb")
+
+    def make_dir(self, path: Path) -> None:
+        """Create a directory, whose parent must exist."""
+        os.mkdir(path)
+
+    def remove_tree(self, path: Path) -> None:
+        """Delete a directory with all that is in it; what isn't there, or can't be deleted, is left."""
+        shutil.rmtree(path, ignore_errors=True)
+
     def rename(self, source: Path, dest: Path) -> None:
-        """Give a file another name; a file of that name is replaced."""
+        """Give a file another name; a file of that name is replaced. Or a directory, by a name that nobody has."""
         os.replace(source, dest)
 
     def unlink(self, path: Path) -> None:
@@ -92,3 +107,30 @@ def write_all(files: Files, fd: int, data: bytes) -> None:
         if taken <= 0:
             raise OSError(5, "nothing was taken")
         data = data[taken:]
+
+
+def write_file(files: Files, path: Path, data: bytes) -> None:
+    """Create a file, which must not exist, with `data` in it; its bytes are on the disk, its name not yet.
+
+    Raises:
+        OSError: the system refused.
+    """
+    fd = files.open_append(path)
+    try:
+        write_all(files, fd, data)
+        files.fdatasync(fd)
+    finally:
+        files.close(fd)
+
+
+def make_dirs(files: Files, path: Path) -> None:
+    """Create a directory, and those above it, where they are missing; then their names are on the disk.
+
+    Raises:
+        OSError: the system refused.
+    """
+    missing = [directory for directory in (path, *path.parents) if not directory.exists()]
+    for directory in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            files.make_dir(directory)
+        files.fsync_dir(directory.parent)

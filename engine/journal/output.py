@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
+from .background import Background
 from .durable import Durability
 from .errors import JournalWriteError
 from .files import Files, write_all
@@ -28,7 +29,9 @@ class Output:
         tail: brings the segment to the disk; it also keeps the failure.
     """
 
-    def __init__(self, directory: Path, seq: int, chain: str, files: Files, sync_every: float) -> None:
+    def __init__(
+        self, directory: Path, seq: int, chain: str, files: Files, sync_every: float, background: Background
+    ) -> None:
         self.path = directory
         self.seq = seq
         self.chain = bytes.fromhex(chain)
@@ -36,7 +39,7 @@ class Output:
         self._before = seq  # the last transition of the segment before
         self.unwritten: tuple[bytes, str] | None = None
         self.told = False
-        self.tail = Durability(directory, files, sync_every)
+        self.tail = Durability(directory, files, sync_every, background)
         self._files = files
         self._write = files.write
         self._fd = -1

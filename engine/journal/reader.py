@@ -168,6 +168,16 @@ class Journal:
         history = self._first
         return [_incarnation(history, number) for number in sorted(history.segments)]
 
+    @property
+    def seconds(self) -> float:
+        """How long the run was at work, all its lives together: each from its start to its last transition."""
+        history = self._first
+        spent = 0.0
+        for life in self.incarnations:
+            last = history.seek(life.number, life.last_seq) if life.last_seq >= life.first_seq else None
+            spent += max(last.meta["time"] - life.opened, 0.0) if last is not None else 0.0
+        return spent
+
     def expected_after(self, incarnation: int, seq: int) -> dict[int, Record]:
         """Return by seq what was recorded past a snapshot, for a resumed run to be held against.
 

@@ -11,6 +11,7 @@ import threading
 import zlib
 from pathlib import Path
 
+from .background import Background, Task
 from .files import TEMPORARY, Files, write_all
 from .segments import BLOCK, list_segments
 
@@ -78,24 +79,23 @@ def clean(files: Files, directory: Path) -> list[Path]:
 
 
 class Sealer:
-    """Compresses sealed segments one after the other in background threads.
+    """Compresses sealed segments one after the other, beside the run.
 
     Attributes:
         errors: what went wrong; the segments concerned are whole, and stay uncompressed.
     """
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: Files, background: Background) -> None:
         self.errors: list[str] = []
         self._files = files
+        self._background = background
         self._turn = threading.Lock()
-        self._threads: list[threading.Thread] = []
+        self._tasks: list[Task] = []
 
     def add(self, path: Path) -> None:
         """Compress `path` when those before it are done."""
-        self._threads = [t for t in self._threads if t.is_alive()]
-        thread = threading.Thread(target=self._work, args=(path,), name="tachograph-journal-seal", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        self._tasks = [task for task in self._tasks if task.is_alive()]
+        self._tasks.append(self._background.start(lambda: self._work(path), "tachograph-journal-seal"))
 
     def _work(self, path: Path) -> None:
         with self._turn:
@@ -106,5 +106,5 @@ class Sealer:
 
     def join(self) -> None:
         """Wait until all are compressed."""
-        for thread in self._threads:
-            thread.join()
+        for task in self._tasks:
+            task.join()

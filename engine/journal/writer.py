@@ -18,6 +18,7 @@ import attrs
 from tachograph.states import TrainerState
 from tachograph.states.trainer_state import SCHEMA
 
+from .background import Background
 from .codec import TAIL, TRAINING_EVENTS, Encode, defaults_of, encoder, limits_of, sealed, side_line
 from .errors import JournalError, JournalWriteError
 from .files import Files, rank_directory, segment_name
@@ -39,6 +40,7 @@ class JournalWriter:
         files: Files,
         clock: Callable[[], float],
         seal: tuple[int, int],
+        sealer: Sealer,
     ) -> None:
         self._header = header
         self._encode = encode
@@ -48,7 +50,7 @@ class JournalWriter:
         self._clock = clock
         self._seal_bytes, self._seal_records = seal
         self._seal_at = 0  # the transition at which the segment is full
-        self._sealer = Sealer(files)
+        self._sealer = sealer
         self._closed = False
         forget_in_children(self)
 
@@ -70,6 +72,7 @@ class JournalWriter:
         lock: JournalLock | None = None,
         files: Files | None = None,
         clock: Callable[[], float] = time.time,
+        background: Background | None = None,
         seal_bytes: int = 64 << 20,
         seal_records: int = 1 << 18,
         sync_every: float = 1.0,
@@ -92,6 +95,7 @@ class JournalWriter:
             lock: the journal's lock where the caller holds it already (recovery needs it); the writer takes it over.
             files: the layer below.
             clock: seconds since 1970.
+            background: syncs and compresses beside the run.
             seal_bytes: a segment of this many bytes is sealed and the next one opened.
             seal_records: a segment of this many transitions likewise.
             sync_every: seconds between two syncs to the disk.
@@ -101,7 +105,7 @@ class JournalWriter:
             JournalError: this incarnation has been written already.
             JournalWriteError: the first segment can't be written.
         """
-        run_dir, files = Path(directory), files or Files()
+        run_dir, files, background = Path(directory), files or Files(), background or Background()
         if parent is not None:
             first_seq, chain = parent.seq + 1, parent.chain
         limits = limits_of(state_class) if limits is None else limits
@@ -115,11 +119,12 @@ class JournalWriter:
         lock = JournalLock(run_dir, rank=rank) if lock is None else lock
         where = rank_directory(run_dir, rank)
         try:
-            output = Output(where, max(first_seq, 1) - 1, chain, files, sync_every)
+            output = Output(where, max(first_seq, 1) - 1, chain, files, sync_every, background)
         except OSError as error:
             lock.release()
             raise JournalWriteError.of(where, error) from error
-        self = cls(header, encode, output, lock, files, clock, (seal_bytes, seal_records))
+        sealer = Sealer(files, background)
+        self = cls(header, encode, output, lock, files, clock, (seal_bytes, seal_records), sealer)
         try:
             self._begin(run_dir, where)
         except BaseException:
