@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tachograph.drivers import Driver
@@ -12,6 +13,7 @@ from tachograph.drivers.matching import mapping_fn, needed
 from tachograph.states.errors import CallerError, nearest
 
 from .callbacks.callback import Callback
+from .callbacks.checkpoint import in_seconds
 from .callbacks.progress import Progress
 from .checks import as_callbacks
 from .events import Filter
@@ -32,6 +34,9 @@ SETTINGS: dict[str, Any] = {
     "progress_bar": "auto",
     "rows": (),
     "perform": None,
+    "max_time": None,
+    "accumulation_tail": "flush",
+    "requeue": None,
     "set_grad_to_none": True,
     "torch_non_blocking": True,
     "torch_kwargs": None,
@@ -92,6 +97,24 @@ def epochs(n_epochs: Any, n_batches: int | None) -> int | None:
     if type(n_epochs) is not int or n_epochs < 0:
         raise CallerError(f"n_epochs must be an integer >= 0 or None, not {n_epochs!r}")
     return n_epochs
+
+
+def one_of(value: Any, name: str, legal: Sequence[str]) -> Any:
+    """Check a choice."""
+    if value not in legal:
+        raise CallerError(f"{name} must be one of {', '.join(map(repr, legal))}, not {value!r}")
+    return value
+
+
+def duration(value: Any, name: str) -> float | None:
+    """Check a time, in seconds, as "90s", "10min", "2h", or as a timedelta; None means that there is no limit."""
+    if value is None:
+        return None
+    held = value.total_seconds() if isinstance(value, datetime.timedelta) else value
+    seconds = in_seconds(held) if isinstance(held, str) else held
+    if type(seconds) not in (int, float) or not seconds > 0:
+        raise CallerError(f"{name} must be seconds > 0, a time such as '10min', or None, not {value!r}")
+    return float(seconds)
 
 
 def seed(value: Any) -> int:

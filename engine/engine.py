@@ -32,7 +32,8 @@ from .journal import Journal, JournalWriteError, Position
 from .listeners import Listeners
 from .notes import attach, note
 from .recorder import Recorder
-from .signals import Signals
+from .requeue import requeue_of
+from .signals import ENDING, Signals
 from .world import World
 
 logger = logging.getLogger("tachograph")
@@ -49,6 +50,7 @@ class Engine:
         run_dir: where the journal and the snapshots go; "auto": `runs/<UTC time>-<short id>`; None: nowhere.
         snapshot_every: "epoch", a number of batches, a time such as "10min", or None: only at signals and errors.
         callbacks: one `Callback` or a sequence of them.
+        requeue: True asks Slurm to requeue the job when SIGUSR1 ends the run; see `requeue_of` for its other values.
 
     Attributes:
         machine: the table.
@@ -76,6 +78,7 @@ class Engine:
         run_dir: str | Path | None = None,
         snapshot_every: int | str | None = None,
         callbacks: Any = None,
+        requeue: Any = None,
     ) -> None:
         check_perform(machine, perform)
         self.machine = machine
@@ -96,8 +99,11 @@ class Engine:
         self._attention = False
         self._snapshot_asked = False
         self._signal: int | None = None
+        self._requeue = requeue_of(requeue)
         self._waiting: list[Callable[[], None]] = []
         self._policy = Checkpoint(snapshot_every)
+        if driver is not None:
+            driver.tell = lambda text: self.later(lambda: self._note(text))
         for callback in as_callbacks(callbacks):
             self.listeners.add_callback(callback)
         if self.run_dir is not None and driver is not None and snapshot_every is not None:
@@ -152,6 +158,12 @@ class Engine:
         logger.info(text)
         self._hear_inside("on_notice", text)
 
+    def _note(self, text: str) -> None:
+        """Say a sentence, and have the journal keep it."""
+        if self._recorder is not None:
+            self._recorder.side("noted", text=text)
+        self.say(text)
+
     def later(self, act: Callable[[], None]) -> None:
         """Call a function after the transition in work: nothing may speak, or strike, inside a commit."""
         self._waiting.append(act)
@@ -199,8 +211,11 @@ class Engine:
                     self._run_to_the_end()
         finally:
             self._running = False
-        if self._signal == signal.SIGTERM:
-            raise SystemExit(128 + signal.SIGTERM)
+        number = self._signal or 0
+        if number in ENDING:
+            if self._requeue is not None and number != signal.SIGTERM:
+                self._requeue()
+            raise SystemExit(128 + number)
         if self._signal == signal.SIGINT:  # it came during the last transition: the run is done, the wish isn't
             raise KeyboardInterrupt
         return self.trainer_state
@@ -257,12 +272,20 @@ class Engine:
             self._snapshot()
         self._collect_snapshots()
         if self._signal is not None and self.trainer_state.state not in self.machine.final:
-            self._snapshot()
-            if self._signal == signal.SIGINT:
-                raise KeyboardInterrupt
-            if "Stopped" not in self.machine.legal(self.trainer_state.state):  # a machine that can only fail
-                raise SystemExit(128 + self._signal)
-            self._commit(Stopped(reason=signal.Signals(self._signal).name))
+            self._commit(self._interrupted_by(self._signal))
+
+    def interrupted(self) -> bool:
+        """Say whether a signal has come: long work in a state, such as a validation, should ask now and then."""
+        return self._signal is not None
+
+    def _interrupted_by(self, number: int) -> Event:
+        """Keep the committed state in a snapshot, and say how a signal ends the run."""
+        self._snapshot()
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if "Stopped" not in self.machine.legal(self.trainer_state.state):  # a machine that can only fail
+            raise SystemExit(128 + number)
+        return Stopped(reason=signal.Signals(number).name)
 
     # -- beginning -----------------------------------------------------------------------------------------
 
@@ -429,6 +452,9 @@ class Engine:
     def adopts(self, run_dir: Path) -> bool:
         """Say whether this engine goes on writing a run that it is resumed from; else it begins one of its own."""
         return self.run_dir is not None and self.run_dir.resolve() == run_dir.resolve()
+
+    def take_journal(self, journal: Journal) -> None:
+        """Take what the earlier lives of the run say; called before the first transition of a resumed one."""
 
     def take_settings(self, about: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Hold this engine's settings against a run's; return those that changed and may. See `recording`."""

@@ -101,13 +101,31 @@ class Evaluator:
             CallerError: the number is 0 or below -1.
             MatchFault: a metric's `update` needs what neither the outputs nor the batch hold.
         """
+        results = self.run_until(lambda: False, num_eval_batch_per_dl)
+        assert results is not None
+        return results
+
+    def run_until(
+        self, interrupted: Callable[[], bool], num_eval_batch_per_dl: int = -1
+    ) -> dict[str, Any] | None:
+        """Evaluate as `run` does, but give up when asked to.
+
+        Args:
+            interrupted: asked after every batch; True ends it.
+            num_eval_batch_per_dl: see `run`.
+
+        Returns:
+            What `run` returns; None where it was given up.
+        """
         if type(num_eval_batch_per_dl) is not int or num_eval_batch_per_dl == 0 or num_eval_batch_per_dl < -1:
             raise CallerError(f"num_eval_batch_per_dl must be -1 (all) or > 0, not {num_eval_batch_per_dl!r}")
         results: dict[str, Any] = {}
         with self.driver.forked(), self.driver.evaluating(self.model, self._eval_mode):
             self._reset()
             for name, loader in self.dataloaders.items():
-                self._over(name, loader, num_eval_batch_per_dl)
+                if not self._over(name, loader, num_eval_batch_per_dl, interrupted):
+                    self._reset()
+                    return None
                 for metric_name, metric in self.metrics.items():
                     results.update(self._named(name, metric_name, self._computed(metric)))
                 self._reset()
@@ -125,7 +143,8 @@ class Evaluator:
         for update in self._updates.values():
             update(outputs, batch)
 
-    def _over(self, name: str, loader: Any, most: int) -> None:
+    def _over(self, name: str, loader: Any, most: int, interrupted: Callable[[], bool]) -> bool:
+        """Work off one loader; False if it was given up."""
         batches: Iterable[Any] = loader if most < 0 else itertools.islice(loader, most)
         seen = 0
         for raw in batches:
@@ -139,8 +158,11 @@ class Evaluator:
                 self.update(batch, self.evaluate_step(batch))
             if self.after_batch is not None:
                 self.after_batch()
+            if interrupted():
+                return False
         if not seen:
             raise CallerError(f"the evaluation loader {name or 'given'!r} made no batch")
+        return True
 
     def _reset(self) -> None:
         for metric in self.metrics.values():

@@ -8,9 +8,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+HEEDED: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+"""Signal -> the handler that nobody has put another in place of."""
+if hasattr(signal, "SIGUSR1"):  # what Slurm sends before a job's time is up; Windows has none
+    HEEDED[signal.SIGUSR1] = signal.SIG_DFL
+ENDING = frozenset(HEEDED) - {signal.SIGINT}
+"""Signals that end a run with the status 128 + number; Ctrl-C is raised as KeyboardInterrupt."""
+
 
 class Signals:
-    """Within its `with` block, SIGINT and SIGTERM call a function instead of striking in the middle of a step.
+    """Within its `with` block, SIGINT, SIGTERM and SIGUSR1 call a function instead of striking in the middle of a step.
 
     Only in the main thread, and only where nobody has put a handler of their own in place. The handlers that were
     there are put back at the end, and as soon as one signal has come: so a second one does what it always did.
@@ -25,7 +32,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+            for number, default in HEEDED.items():
                 if signal.getsignal(number) is default:
                     self._before[number] = signal.signal(number, self._caught)
         return self

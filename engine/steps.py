@@ -14,6 +14,7 @@ import attrs
 
 from tachograph.drivers import Driver
 from tachograph.states import Event, Stepped, TrainerState, maker
+from tachograph.states.errors import CallerError
 from tachograph.states.step import due_after_step, window_size
 
 from .custom_loop import CustomLoop
@@ -57,6 +58,8 @@ class Steps:
     _measured: bool = True  # somebody records or hears what a step measured
     _divisor: int = 1
     _closes: bool = True
+    _tail: str = "flush"
+    _leave_out: bool | None = None  # None: it can't be asked for now
 
     @property
     def train_batch_loop(self) -> Any:
@@ -104,15 +107,28 @@ class Steps:
         if not self._closes:
             return
         inside, driver = self.listeners.inside, self.driver
+        left_out = False
         if "on_before_optimizer_step" in inside:
+            self._leave_out = False
             self._hear_inside("on_before_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
-        self.step_skipped = not driver.optimizer_step()  # type: ignore[union-attr]
+            left_out, self._leave_out = bool(self._leave_out), None
+        self.step_skipped = left_out or not driver.optimizer_step()  # type: ignore[union-attr]
         if self._custom_loop is not None:
             self._custom_loop.count_update(self)
         if self.step_skipped:
             self._hear_inside("on_skipped_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
         if "on_after_optimizer_step" in inside:
             self._hear_inside("on_after_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
+
+    def skip_update(self) -> None:
+        """Leave out the optimizer step that is about to be taken: it counts as skipped, and no schedule moves.
+
+        Raises:
+            CallerError: it isn't called while `on_before_optimizer_step` is heard.
+        """
+        if self._leave_out is None:
+            raise CallerError("skip_update() is for listeners of on_before_optimizer_step")
+        self._leave_out = True
 
     def zero_grad(self) -> None:
         """Clear the gradients, if this batch closes the accumulation window."""
@@ -143,7 +159,7 @@ class Steps:
     def _step(self, state: TrainerState) -> Event:
         driver, steps = self.driver, self.accumulation_steps
         if steps != 1:
-            self._divisor = window_size(state, steps)
+            self._divisor = window_size(state, steps, self._tail)
             self._closes = state.accumulated + 1 >= self._divisor
         self.step_skipped = False
         losses = self._losses = []

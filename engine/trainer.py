@@ -6,6 +6,7 @@ the settings. What is counted, decided and recorded is the machine's and the eng
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,17 +31,20 @@ from tachograph.states import (
 )
 from tachograph.states.errors import CallerError
 from tachograph.states.fetch import due_at_epoch_end
+from tachograph.states.step import TAILS, window_size
 
 from . import arguments, recording
 from .engine import Engine
 from .evaluator import Evaluator
 from .legality import STEP, Check
+from .limits import Limits
 from .losses import short
 from .marked import OnDescriptor, hand_out, marked_for
 from .steps import Steps
 from .user_state import State
 
 _OUTSIDE_AN_EPOCH = ("init", "sanity_check", "epoch_begin", "epoch_end")
+_IN_A_VALIDATION = ("on_validate_batch_begin", "on_validate_batch_end")
 
 _fetched = maker(Fetched, "ids")
 
@@ -78,7 +82,10 @@ class Trainer(Steps, Engine):
         kwargs: the reference trainer's: `n_batches`, `monitor`, `larger_better`, `train_fn`, `evaluate_fn`,
             `train_input_mapping` and so on, `model_wo_auto_param_call`, `progress_bar` ("auto", "rich", "plain", None),
             `set_grad_to_none`, `torch_kwargs`. And ours: `rows`, further rows of the table (see `training_machine`),
-            and `perform`, the functions of the states they add: state name -> `f(state) -> event`.
+            and `perform`, the functions of the states they add: state name -> `f(state) -> event`; `max_time`, a limit
+            in seconds or as "2h"; `accumulation_tail`, what becomes of a window that is open at an epoch's end: "flush"
+            (it is closed with its own divisor), "carry" (the next epoch fills it up) or "drop"; `requeue`, see
+            `requeue_of`.
 
     Raises:
         CallerError: an argument can't be used; the message says which, and what would be. Nothing was written.
@@ -116,7 +123,10 @@ class Trainer(Steps, Engine):
         self._auto_dir = run_dir == "auto"
         self.accumulation_steps = arguments.count(accumulation_steps, "accumulation_steps")
         self._validate_every = arguments.cadence(validate_every)
-        self._n_batches = arguments.limit(given["n_batches"], "n_batches")
+        n_batches = arguments.limit(given["n_batches"], "n_batches")
+        max_time = arguments.duration(given["max_time"], "max_time")
+        self._limits = Limits(n_batches, max_time, lambda: self.world.timer())
+        self._tail = arguments.one_of(given["accumulation_tail"], "accumulation_tail", TAILS)
         self.monitor = given["monitor"]
         self.larger_better: bool = given["larger_better"]
         if (metrics is None) != (validate_dataloaders is None):
@@ -147,7 +157,7 @@ class Trainer(Steps, Engine):
         self.state = State()
         self._num_eval = -1
         self._sanity = 0
-        limit = TrainerState(n_epochs=arguments.epochs(n_epochs, self._n_batches), total_batches=self._n_batches)
+        limit = TrainerState(n_epochs=arguments.epochs(n_epochs, n_batches), total_batches=n_batches)
         perform = {
             "init": self._init,
             "sanity_check": self._sanity_check,
@@ -164,6 +174,7 @@ class Trainer(Steps, Engine):
             driver=train,
             run_dir=run_dir,
             snapshot_every=snapshot_every,
+            requeue=given["requeue"],
         )
         self._snapshot_every = snapshot_every
         for target, fn in marked_for(marker):
@@ -223,6 +234,7 @@ class Trainer(Steps, Engine):
             self._check, self._unchecked = Check(self, STEP, "batch_step_fn"), False
         self._sanity = num_eval_sanity_batch if self.evaluator is not None else 0
         self._measured = self.run_dir is not None or self.listeners.hear_events()
+        self._limits.begin()
         try:
             return super().run(  # type: ignore[no-any-return]
                 resume_from=resume_from, resume_training=resume_training, on_divergence=on_divergence, strict=strict
@@ -231,6 +243,26 @@ class Trainer(Steps, Engine):
             if not (arguments.interactive() if catch_KeyboardInterrupt is None else catch_KeyboardInterrupt):
                 raise
             return self.trainer_state  # type: ignore[no-any-return]
+        finally:
+            self._limits.end()
+
+    def end_epoch(self, reason: str = "end_epoch()") -> None:
+        """End the epoch in work before its next batch; its validation and its end follow as usual.
+
+        The request is part of the state, so it survives a crash, and `Exhausted.cut` keeps the reason. `stop` is the
+        other verb: it ends the run where it is, and the epoch can be gone on with.
+
+        Args:
+            reason: who asks and why; not empty.
+
+        Raises:
+            CallerError: no epoch is under way.
+        """
+        state = self.trainer_state
+        if state.state in _OUTSIDE_AN_EPOCH or state.state in self.machine.final:
+            raise CallerError(f"end_epoch: no epoch is under way in state '{state.state}'")
+        if not state.epoch_exhausted:
+            self.trainer_state = attrs.evolve(state, epoch_cut_asked=str(reason) or "end_epoch()")
 
     def add_callback_fn(self, event: Any, fn: Callable[..., Any]) -> Any:
         """Subscribe a function, as `on` does; the reference trainer's name for it."""
@@ -271,11 +303,20 @@ class Trainer(Steps, Engine):
     @property
     def n_batches(self) -> int | None:
         """The limit in batches, over all runs; None means that `n_epochs` is the limit. May be set between runs."""
-        return self._n_batches
+        return self._limits.n_batches
 
     @n_batches.setter
     def n_batches(self, value: int | None) -> None:
-        self._n_batches = arguments.limit(value, "n_batches")
+        self._limits.n_batches = arguments.limit(value, "n_batches")
+
+    @property
+    def max_time(self) -> float | None:
+        """The limit in seconds, over all runs; None means none. May be set between runs, as a number or "2h"."""
+        return self._limits.max_time
+
+    @max_time.setter
+    def max_time(self, value: Any) -> None:
+        self._limits.max_time = arguments.duration(value, "max_time")
 
     # -- the work of the states ----------------------------------------------------------------------------
 
@@ -283,19 +324,23 @@ class Trainer(Steps, Engine):
         return Started(sanity_check=self._sanity != 0)
 
     def _sanity_check(self, state: TrainerState) -> Event:
-        assert self.evaluator is not None
-        return SanityChecked(results=self.evaluator.run(self._sanity))
+        results = self._evaluated(self._sanity)
+        return self._interrupted_by(self._signal or 0) if results is None else SanityChecked(results=results)
 
     def _epoch_begin(self, state: TrainerState) -> Event:
-        driver = self.driver
+        driver, late = self.driver, self._limits.out_of_time()
+        if late:
+            return Stopped(reason=late)
         driver.train_mode()  # type: ignore[union-attr]
-        batches = driver.open_epoch(state.cur_epoch_idx, 0)  # type: ignore[union-attr]
+        batches = driver.open_epoch(state.cur_epoch_idx, 0, 0)  # type: ignore[union-attr]
         return EpochBegan(epoch=state.cur_epoch_idx, num_batches_per_epoch=batches)
 
     def _fetch(self, state: TrainerState) -> Event:
-        reached = self._n_batches is not None and state.global_forward_batches >= self._n_batches
+        if state.epoch_cut_asked:
+            return self._exhausted(state, state.epoch_cut_asked)
+        reached = self._limits.reached(state)
         if reached and self._more_in_epoch(state):
-            return Stopped(reason=f"the limit of {self._n_batches} batches is reached")
+            return Stopped(reason=reached)
         if self._custom_loop is not None:
             self._custom_loop.run(self)
             self._losses = []
@@ -305,7 +350,7 @@ class Trainer(Steps, Engine):
         if batch is NO_BATCH:
             return self._exhausted(state)
         if reached:  # the loader has more than it said
-            return Stopped(reason=f"the limit of {self._n_batches} batches is reached")
+            return Stopped(reason=reached)
         self.batch, self.batch_indices = batch, driver.batch_ids  # type: ignore[union-attr]
         return _fetched(driver.ids_digest() if self._measured else 0)  # type: ignore[union-attr]
 
@@ -313,17 +358,27 @@ class Trainer(Steps, Engine):
     def _more_in_epoch(state: TrainerState) -> bool:
         return state.num_batches_per_epoch is None or state.batch_idx_in_epoch < state.num_batches_per_epoch
 
-    def _exhausted(self, state: TrainerState) -> Event:
-        if state.batch_idx_in_epoch == 0:
+    def _exhausted(self, state: TrainerState, cut: str = "") -> Event:
+        if state.batch_idx_in_epoch == 0 and not cut:
             raise CallerError(f"train_dataloader made no batch at all in epoch {state.cur_epoch_idx}")
-        flushed = state.accumulated > 0
+        opened = 0 if self._tail == "carry" else state.accumulated
+        flushed = opened > 0 and self._tail == "flush"
         self.step_skipped = False
-        if flushed:  # only now the window's length is known: its micro-batches were divided by the full one
+        if opened:
             self._closes = True
-            self.driver.scale_gradients(self.accumulation_steps / state.accumulated)  # type: ignore[union-attr]
-            self.step()
+            if flushed:  # only now the window's length is known: its micro-batches were divided by a longer one's
+                divisor = window_size(state, self.accumulation_steps)
+                self.driver.scale_gradients(divisor / opened)  # type: ignore[union-attr]
+                self.step()
             self.zero_grad()
-        return attrs.evolve(self._ended(state), flushed=flushed, skipped=self.step_skipped, late=self._late())
+        return attrs.evolve(
+            self._ended(state),
+            flushed=flushed,
+            skipped=self.step_skipped,
+            late=self._late(),
+            dropped=0 if flushed else opened,
+            cut=cut,
+        )
 
     def _ended(self, state: TrainerState) -> Exhausted:
         every = self._validate_every
@@ -331,8 +386,19 @@ class Trainer(Steps, Engine):
         return Exhausted(validate_due=due)
 
     def _validate(self, state: TrainerState) -> Event:
+        results = self._evaluated(self._num_eval)
+        return self._interrupted_by(self._signal or 0) if results is None else Validated(results=results)
+
+    def _evaluated(self, batches: int) -> dict[str, Any] | None:
+        """Evaluate; None if a signal came in between: then listeners have forgotten what they heard of it."""
         assert self.evaluator is not None
-        return Validated(results=self.evaluator.run(self._num_eval))
+        listening = any(name in self.listeners.inside for name in _IN_A_VALIDATION)
+        memory = copy.deepcopy((self.listeners.state_dict(self), self._user_state())) if listening else None
+        results = self.evaluator.run_until(self.interrupted, batches)
+        if results is None and memory is not None:
+            self.listeners.load_state_dict(memory[0], self)
+            self._take_user_state(memory[1])
+        return results
 
     def _epoch_end(self, state: TrainerState) -> Event:
         self.trainer_state = self._with_limits(state)  # an epoch may have been of another length than was known
@@ -359,8 +425,10 @@ class Trainer(Steps, Engine):
             "seed": self.seed,
             "seed_given": self._seed_given,
             "accumulation_steps": self.accumulation_steps,
-            "n_epochs": self.trainer_state.n_epochs if self._n_batches is None else None,
-            "n_batches": self._n_batches,
+            "accumulation_tail": self._tail,
+            "n_epochs": self.trainer_state.n_epochs if self.n_batches is None else None,
+            "n_batches": self.n_batches,
+            "max_time": self.max_time,
             "validate_every": list(every) if type(every) is tuple else getattr(every, "__qualname__", "a function"),
             "snapshot_every": self._snapshot_every,
         }
@@ -377,23 +445,11 @@ class Trainer(Steps, Engine):
         return changed
 
     def _with_limits(self, state: TrainerState) -> TrainerState:
-        """Compute the one limit from the other: only the epochs ahead have the length that the loader has now."""
         assert self.driver is not None
-        n_epochs, total = self.trainer_state.n_epochs, self._n_batches
-        of_this, length = state.num_batches_per_epoch, self.driver.length()
-        done, epochs = state.global_forward_batches, state.cur_epoch_idx
-        if state.batch_idx_in_epoch or state.epoch_exhausted:
-            left = 0 if state.epoch_exhausted else (of_this or length or 0) - state.batch_idx_in_epoch
-            done, epochs = done + max(left, 0), epochs + 1
-        if length and total is not None:
-            n_epochs = epochs + max(-(-(total - done) // length), 0)
-        elif length and n_epochs is not None:
-            total = done + max(n_epochs - epochs, 0) * length
-        of_this = length if of_this is None else of_this
-        return attrs.evolve(state, num_batches_per_epoch=of_this, n_epochs=n_epochs, total_batches=total)
+        return self._limits.applied(state, self.trainer_state.n_epochs, self.driver.length())
 
     def _has_work(self, state: TrainerState) -> bool:
-        return self._n_batches is None or state.global_forward_batches < self._n_batches
+        return not self._limits.reached(state)
 
     def _reenter(self, state: TrainerState, batch: Any) -> None:
         if state.state in _OUTSIDE_AN_EPOCH or state.epoch_exhausted:
@@ -401,10 +457,26 @@ class Trainer(Steps, Engine):
         driver = self.driver
         assert driver is not None
         in_hand = state.state == "step" and batch is not NO_BATCH
-        driver.open_epoch(state.cur_epoch_idx, state.batch_idx_in_epoch + in_hand)
+        place = state.epoch_samples
+        if place is not None and in_hand:
+            place += driver.batch_samples
+        length = driver.open_epoch(state.cur_epoch_idx, state.batch_idx_in_epoch + in_hand, place)
+        if length not in (None, state.num_batches_per_epoch):
+            self._take_length(state, length)
         if state.state == "step":
             self.batch = batch if in_hand else driver.next_batch()
             self.batch_indices = driver.batch_ids
+
+    def _take_length(self, state: TrainerState, length: int | None) -> None:
+        """The batch size was changed, and with it the length of the epoch in work and of the window that is open."""
+        changed = attrs.evolve(state, num_batches_per_epoch=length)
+        before, now = (window_size(s, self.accumulation_steps, self._tail) for s in (state, changed))
+        if state.accumulated and before != now:
+            self.driver.scale_gradients(before / now)  # type: ignore[union-attr]
+        self.trainer_state = self._with_limits(changed)
+
+    def take_journal(self, journal: Any) -> None:
+        self._limits.resume(journal.seconds)
 
     def _user_state(self) -> dict[str, Any]:
         return dict(self.state)

@@ -7,7 +7,7 @@ import attrs
 from .event import Event, evolver
 from .trainer_state import TrainerState
 
-_began = evolver(TrainerState, "batch_idx_in_epoch", "epoch_exhausted", "num_batches_per_epoch")
+_began = evolver(TrainerState, "batch_idx_in_epoch", "epoch_samples", "epoch_exhausted", "num_batches_per_epoch")
 
 
 @attrs.frozen(kw_only=True)
@@ -23,4 +23,4 @@ class EpochBegan(Event):
     num_batches_per_epoch: int | None = None
 
     def fold(self, state: TrainerState, dest: str) -> TrainerState:
-        return _began(state, dest, 0, False, self.num_batches_per_epoch)
+        return _began(state, dest, 0, 0, False, self.num_batches_per_epoch)

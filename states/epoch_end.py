@@ -7,7 +7,7 @@ import attrs
 from .event import Event, evolver
 from .trainer_state import TrainerState
 
-_ended = evolver(TrainerState, "cur_epoch_idx", "batch_idx_in_epoch", "epoch_exhausted")
+_ended = evolver(TrainerState, "cur_epoch_idx", "batch_idx_in_epoch", "epoch_samples", "epoch_exhausted")
 
 
 @attrs.frozen(kw_only=True)
@@ -21,7 +21,7 @@ class EpochEnded(Event):
     epoch: int = 0
 
     def fold(self, state: TrainerState, dest: str) -> TrainerState:
-        return _ended(state, dest, state.cur_epoch_idx + 1, 0, False)
+        return _ended(state, dest, state.cur_epoch_idx + 1, 0, 0, False)
 
 
 def epochs_left(state: TrainerState, event: EpochEnded) -> bool:

@@ -11,8 +11,11 @@ from .event import Event, evolver
 from .trainer_state import TrainerState
 
 _stepped = evolver(
-    TrainerState, "global_forward_batches", "batch_idx_in_epoch", "optimizer_steps", "accumulated", "samples"
+    TrainerState,
+    *("global_forward_batches", "batch_idx_in_epoch", "optimizer_steps", "accumulated", "samples", "epoch_samples"),
 )
+TAILS = ("flush", "carry", "drop")
+"""What may happen to an accumulation window that is open when its epoch ends (see `window_size`)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -41,7 +44,7 @@ class Stepped(Event):
     validate_due: bool = False
 
     def fold(self, state: TrainerState, dest: str) -> TrainerState:
-        closed = self.closed
+        closed, place = self.closed, state.epoch_samples
         return _stepped(
             state,
             dest,
@@ -50,6 +53,7 @@ class Stepped(Event):
             state.optimizer_steps + 1 if closed and not self.skipped else state.optimizer_steps,
             0 if closed else state.accumulated + 1,
             state.samples + self.samples,
+            None if place is None else place + self.samples,
         )
 
 
@@ -69,17 +73,19 @@ def due_after_step(cadence: tuple[int, ...], state: TrainerState) -> bool:
     return any(every > 0 and done % every == 0 for every in cadence)
 
 
-def window_size(state: TrainerState, accumulation_steps: int) -> int:
+def window_size(state: TrainerState, accumulation_steps: int, tail: str = "flush") -> int:
     """Count the micro-batches in the accumulation window that the batch in work belongs to.
 
-    The last window of an epoch is as long as the batches that are left for it; where the loader doesn't know
-    its length, a window counts as full until the epoch turns out to be exhausted.
+    With "flush", the last window of an epoch is as long as the batches that are left for it; where the loader doesn't
+    know its length, a window counts as full until the epoch turns out to be exhausted. With "carry" the next epoch
+    fills the window up, and with "drop" nothing is made of it, so that every window is a full one.
 
     Args:
-        state: the state in *step*, before the batch is counted.
+        state: the state in *step*, before the batch is counted; or in *fetch*, for the window that is open.
         accumulation_steps: micro-batches in a full window, >= 1.
+        tail: one of `TAILS`.
     """
-    if accumulation_steps == 1 or state.num_batches_per_epoch is None:
+    if accumulation_steps == 1 or tail != "flush" or state.num_batches_per_epoch is None:
         return accumulation_steps
     left = state.num_batches_per_epoch - state.batch_idx_in_epoch
     return min(accumulation_steps, state.accumulated + left)

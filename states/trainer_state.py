@@ -13,10 +13,17 @@ import attrs
 
 from .errors import StateFault, nearest
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the fields below. A change of them raises it and adds a function to `UPCASTS`."""
 
-UPCASTS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+def _with_epoch_samples(old: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 counted no samples within the epoch: in its middle their number is unknown."""
+    outside = old["batch_idx_in_epoch"] == 0
+    return {**old, "epoch_samples": 0 if outside else None, "epoch_cut_asked": ""}
+
+
+UPCASTS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _with_epoch_samples}
 """version n -> a pure function that turns the plain data of version n into that of version n + 1."""
 
 LIMITS = ("n_epochs", "total_batches")
@@ -64,8 +71,11 @@ class TrainerState:
         optimizer_steps: optimizer steps really taken; one that a gradient scaler skipped isn't counted.
         accumulated: micro-batches in the open accumulation window.
         samples: training samples consumed, over all ranks.
+        epoch_samples: those of them that were consumed in this epoch: the position in its order; None where an
+            older version didn't count them.
         validations: validations done, without the sanity check.
         epoch_exhausted: this epoch has no batch left, and what follows its validation is its end.
+        epoch_cut_asked: why a listener asked this epoch to end before its next batch; "" means nobody did.
         stop_asked: why a listener asked the run to stop at the next transition; "" means nobody did.
         results: the last validation's results, by their flat names.
         n_epochs: the limit in epochs; None means none.
@@ -84,8 +94,10 @@ class TrainerState:
     optimizer_steps: int = attrs.field(default=0, validator=_count)
     accumulated: int = attrs.field(default=0, validator=_count)
     samples: int = attrs.field(default=0, validator=_count)
+    epoch_samples: int | None = attrs.field(default=0, validator=_count_or_none)
     validations: int = attrs.field(default=0, validator=_count)
     epoch_exhausted: bool = attrs.field(default=False, validator=_flag)
+    epoch_cut_asked: str = attrs.field(default="", validator=_text)
     stop_asked: str = attrs.field(default="", validator=_text)
     results: dict[str, Any] = attrs.field(factory=dict, validator=_results)
     n_epochs: int | None = attrs.field(default=None, validator=_count_or_none)

@@ -36,7 +36,7 @@ from tests.toys import states
 FIELDS = [a.name for a in attrs.fields(TrainerState)]
 COUNTERS = ["seq", "cur_epoch_idx", "batch_idx_in_epoch", "global_forward_batches", "optimizer_steps"]
 COUNTERS += ["accumulated", "samples", "validations"]
-OPTIONAL = ["num_batches_per_epoch", "n_epochs", "total_batches"]
+OPTIONAL = ["num_batches_per_epoch", "epoch_samples", "n_epochs", "total_batches"]
 
 
 # -- the value ---------------------------------------------------------------------------------------------
@@ -54,8 +54,10 @@ def test_a_state_has_the_fields_of_the_reference_trainer_and_those_that_resume_n
         "optimizer_steps",
         "accumulated",
         "samples",
+        "epoch_samples",
         "validations",
         "epoch_exhausted",
+        "epoch_cut_asked",
         "stop_asked",
         "results",
         "n_epochs",
@@ -187,8 +189,10 @@ def test_each_event_changes_what_it_is_about_and_nothing_else(state: TrainerStat
     """R07: after the n-th step, all counters say n."""
     s = state
     step = {"global_forward_batches": s.global_forward_batches + 1, "batch_idx_in_epoch": s.batch_idx_in_epoch + 1}
-    fresh = {"batch_idx_in_epoch": 0, "epoch_exhausted": False}
-    seen, stepped = {**step, "samples": s.samples + 8}, s.optimizer_steps + 1
+    fresh = {"batch_idx_in_epoch": 0, "epoch_samples": 0, "epoch_exhausted": False}
+    place = None if s.epoch_samples is None else s.epoch_samples + 8
+    seen, stepped = {**step, "samples": s.samples + 8, "epoch_samples": place}, s.optimizer_steps + 1
+    over = {"epoch_exhausted": True, "epoch_cut_asked": ""}
     table = [
         said(Started(sanity_check=True)),
         said(SanityChecked(results={"loss": 1.0})),
@@ -198,8 +202,10 @@ def test_each_event_changes_what_it_is_about_and_nothing_else(state: TrainerStat
         said(Stepped(loss=1.0, samples=8), **seen, optimizer_steps=stepped, accumulated=0),
         said(Stepped(samples=8, closed=False), **seen, accumulated=s.accumulated + 1),
         said(Stepped(samples=8, skipped=True), **seen, accumulated=0),
-        said(Exhausted(validate_due=True), epoch_exhausted=True),
-        said(Exhausted(flushed=True), epoch_exhausted=True, optimizer_steps=stepped, accumulated=0),
+        said(Exhausted(validate_due=True), **over),
+        said(Exhausted(flushed=True), **over, optimizer_steps=stepped, accumulated=0),
+        said(Exhausted(flushed=True, skipped=True), **over, accumulated=0),
+        said(Exhausted(dropped=2, cut="enough"), **over, accumulated=0),
         said(Validated(results={"loss": 1.0}), validations=s.validations + 1, results={"loss": 1.0}),
         said(EpochEnded(epoch=1), **fresh, cur_epoch_idx=s.cur_epoch_idx + 1),
         said(Stopped(reason="enough")),
@@ -257,6 +263,23 @@ def test_the_windows_of_an_epoch_partition_it_and_the_last_is_as_long_as_what_is
 def test_a_window_counts_as_full_until_a_loader_of_unknown_length_is_exhausted() -> None:
     """R53."""
     assert window_size(TrainerState(state="step", batch_idx_in_epoch=4, accumulated=1), 3) == 3
+
+
+@pytest.mark.parametrize("tail", ["carry", "drop"])
+def test_without_a_flush_every_window_is_a_full_one(tail: str) -> None:
+    """R23."""
+    state = TrainerState(state="step", num_batches_per_epoch=5, batch_idx_in_epoch=4, accumulated=1)
+    assert (window_size(state, 3, tail), window_size(state, 3)) == (3, 2)
+
+
+@pytest.mark.parametrize(("batches", "place"), [(0, 0), (3, None)])
+def test_a_state_of_the_first_schema_is_read_and_knows_no_position_in_the_middle_of_an_epoch(
+    batches: int, place: int | None
+) -> None:
+    old = TrainerState(state="fetch", batch_idx_in_epoch=batches, samples=24).to_dict()
+    del old["epoch_samples"], old["epoch_cut_asked"]
+    state = TrainerState.from_dict(old, 1)
+    assert (state.epoch_samples, state.epoch_cut_asked, state.samples) == (place, "", 24)
 
 
 def test_a_made_event_is_the_one_that_its_class_makes() -> None:

@@ -25,8 +25,9 @@ states = st.builds(
     state=st.sampled_from(training_machine().names),
     **dict.fromkeys(("seq", "cur_epoch_idx", "batch_idx_in_epoch", "global_forward_batches"), counts),
     **dict.fromkeys(("optimizer_steps", "accumulated", "samples", "validations"), counts),
-    **{name: st.none() | counts for name in ("num_batches_per_epoch", "n_epochs", "total_batches")},
+    **{name: st.none() | counts for name in ("num_batches_per_epoch", "epoch_samples", "n_epochs", "total_batches")},
     epoch_exhausted=st.booleans(),
+    epoch_cut_asked=st.sampled_from(["", "overfit"]),
     stop_asked=st.sampled_from(["", "enough"]),
     results=st.dictionaries(st.text(max_size=3), st.integers() | st.floats(allow_nan=False), max_size=2),
 )

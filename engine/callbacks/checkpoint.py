@@ -27,7 +27,7 @@ class Checkpoint(Callback):
     def __init__(self, every: int | str | None = "epoch") -> None:
         self.every = every
         self._batches = every if type(every) is int else 0
-        self._seconds = _seconds(every) if isinstance(every, str) and every != "epoch" else 0.0
+        self._seconds = in_seconds(every) if isinstance(every, str) and every != "epoch" else 0.0
         self._last = time.monotonic()
         if not (every is None or every == "epoch" or self._batches > 0 or self._seconds > 0):
             raise CallerError(
@@ -51,6 +51,7 @@ class Checkpoint(Callback):
             trainer.request_snapshot()
 
 
-def _seconds(text: str) -> float:
+def in_seconds(text: str) -> float:
+    """Read a time such as "30s", "10min" or "2h"; 0 if it isn't one."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", text)
     return float(match[1]) * _UNITS.get(match[2], 0.0) if match else 0.0
