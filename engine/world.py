@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import attrs
 
-from .journal import Background, Files
+from .journal import SEAL_RECORDS, Background, Files
 
 
 @attrs.frozen(kw_only=True)
@@ -23,12 +23,14 @@ class World:
         clock: the time of day, in seconds since 1970.
         timer: seconds since any fixed moment; it never goes back.
         background: does work beside the run.
+        segment: how many records a file of the journal holds before the next one is begun.
     """
 
     files: Files = attrs.field(factory=Files)
     clock: Callable[[], float] = time.time
     timer: Callable[[], float] = time.monotonic
     background: Background = attrs.field(factory=Background)
+    segment: int = SEAL_RECORDS
 
 
 __all__ = ["World"]

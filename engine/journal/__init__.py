@@ -13,10 +13,11 @@ from .lock import JournalLock
 from .reader import Incarnation, Journal
 from .record import Record, SideRecord
 from .recovery import Cut, Recovery, recover
-from .writer import JournalWriter
+from .writer import SEAL_RECORDS, JournalWriter
 
 __all__ = [
     "FORMAT",
+    "SEAL_RECORDS",
     "Background",
     "Cut",
     "Damage",

@@ -27,6 +27,9 @@ from .lock import JournalLock, forget_in_children
 from .output import Output
 from .sealing import Sealer, clean
 
+SEAL_RECORDS = 1 << 18
+"""Transitions in a segment that is full."""
+
 
 class JournalWriter:
     """Writes one incarnation of one rank's journal. Made by `JournalWriter.create`."""
@@ -74,7 +77,7 @@ class JournalWriter:
         clock: Callable[[], float] = time.time,
         background: Background | None = None,
         seal_bytes: int = 64 << 20,
-        seal_records: int = 1 << 18,
+        seal_records: int = SEAL_RECORDS,
         sync_every: float = 1.0,
     ) -> JournalWriter:
         """Open a new incarnation of a journal.
