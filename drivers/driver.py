@@ -222,6 +222,10 @@ class Driver(abc.ABC):
             name -> (size in bytes, hex digest of blake2b with 16 bytes) of each file written, already fsynced.
         """
 
+    def size_of(self, capture: Any) -> int:
+        """Return about how many bytes `save` writes for a capture; 0 where that isn't known."""
+        return 0
+
     @abc.abstractmethod
     def read(self, directory: Path) -> tuple[dict[str, Any], Any]:
         """Read what `save` wrote, and hold it against this driver. Nothing is changed.

@@ -188,6 +188,9 @@ class StubDriver(Driver):
         (directory / "rank-0.json").write_bytes(raw)
         return {"rank-0.json": (len(raw), hashlib.blake2b(raw, digest_size=16).hexdigest())}
 
+    def size_of(self, capture: Any) -> int:
+        return len(capture)
+
     def read(self, directory: Path) -> tuple[dict[str, Any], Any]:
         held = json.loads((directory / "rank-0.json").read_bytes())
         needed = ("weight", "gradient", "generator", "steps", "updates", "batch", "extra")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .events import Events, EventsList, Filter
     from .journal import Journal
     from .replay import replay
+    from .retention import Keep
     from .trainer import Trainer
 
 _HOMES = {
@@ -29,6 +30,7 @@ _HOMES = {
     "events": ("Events", "EventsList", "Filter"),
     "journal": ("Journal",),
     "replay": ("replay",),
+    "retention": ("Keep",),
     "trainer": ("Trainer",),
 }
 """module -> the public names that live in it, as imported above."""
@@ -46,6 +48,7 @@ __all__ = [
     "EventsList",
     "Filter",
     "Journal",
+    "Keep",
     "LRSchedule",
     "Progress",
     "Trainer",

@@ -37,6 +37,8 @@ SETTINGS: dict[str, Any] = {
     "max_time": None,
     "accumulation_tail": "flush",
     "requeue": None,
+    "keep_snapshots": None,
+    "on_snapshot_fault": "raise",
     "set_grad_to_none": True,
     "torch_non_blocking": True,
     "torch_kwargs": None,

@@ -9,8 +9,12 @@ from tachograph.states import Event, Machine, MachineFault
 from tachograph.states.errors import CallerError
 
 from .callbacks.callback import Callback
+from .retention import Keep
 
 Perform = Callable[[Any], Event]
+
+ON_SNAPSHOT_FAULT = ("raise", "warn")
+"""What a snapshot that can't be written means: the error ends the run, or it goes on and the next one is tried."""
 
 
 def check_perform(machine: Machine, perform: Mapping[str, Perform]) -> None:
@@ -43,3 +47,22 @@ def as_callbacks(callbacks: Any) -> Sequence[Any]:
     if isinstance(callbacks, (str, bytes)) or not isinstance(callbacks, Sequence):
         raise CallerError(f"callbacks must be a Callback or a sequence of them, not {type(callbacks).__name__}")
     return callbacks
+
+
+def check_snapshots(keep: Any, on_fault: Any, state: Any) -> tuple[Keep | None, str]:
+    """Return what an engine does with its snapshots: which it keeps, and what one that can't be written means.
+
+    Args:
+        keep: None for all, an integer for the last so many, or a `Keep`.
+        on_fault: one of `ON_SNAPSHOT_FAULT`.
+        state: a state of the engine's, which the rules must fit.
+
+    Raises:
+        CallerError: one of them can't be used.
+    """
+    if on_fault not in ON_SNAPSHOT_FAULT:
+        raise CallerError(f"on_snapshot_fault must be 'raise' or 'warn', not {on_fault!r}")
+    rules = Keep.of(keep)
+    if rules is not None:
+        rules.check_state(state)
+    return rules, on_fault

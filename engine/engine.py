@@ -20,20 +20,21 @@ from typing import Any
 
 import attrs
 
-from tachograph.drivers import NO_BATCH, Driver
+from tachograph.drivers import Driver
 from tachograph.states import Event, Failed, Machine, Stopped, TrainerState
 from tachograph.states.errors import CallerError
 
-from . import beginning, recording, resume
+from . import beginning, recording, resume, saving
 from .beginning import Rest
 from .callbacks.checkpoint import Checkpoint
-from .checks import Perform, as_callbacks, check_perform
+from .checks import Perform, as_callbacks, check_perform, check_snapshots
 from .journal import Journal, JournalWriteError, Position
 from .listeners import Listeners
 from .notes import attach, note
 from .recorder import Recorder
 from .requeue import requeue_of
 from .signals import ENDING, Signals
+from .snapshots import SnapshotWriteFault
 from .world import World
 
 logger = logging.getLogger("tachograph")
@@ -50,6 +51,10 @@ class Engine:
         run_dir: where the journal and the snapshots go; "auto": `runs/<UTC time>-<short id>`; None: nowhere.
         snapshot_every: "epoch", a number of batches, a time such as "10min", or None: only at signals and errors.
         callbacks: one `Callback` or a sequence of them.
+        keep_snapshots: which snapshots stay when a new one is published: None keeps all, an int the last so many; or a
+            `Keep(...)`.
+        on_snapshot_fault: what a snapshot that can't be written means: "raise" ends the run with the error, "warn"
+            goes on, and the next one is tried.
         requeue: True asks Slurm to requeue the job when SIGUSR1 ends the run; see `requeue_of` for its other values.
 
     Attributes:
@@ -65,7 +70,7 @@ class Engine:
 
     Raises:
         MachineFault: a state that isn't final has no function, or a function no state.
-        CallerError: a callback or `snapshot_every` can't be used.
+        CallerError: a callback, `snapshot_every`, `keep_snapshots` or `on_snapshot_fault` can't be used.
     """
 
     def __init__(
@@ -78,6 +83,8 @@ class Engine:
         run_dir: str | Path | None = None,
         snapshot_every: int | str | None = None,
         callbacks: Any = None,
+        keep_snapshots: Any = None,
+        on_snapshot_fault: str = "raise",
         requeue: Any = None,
     ) -> None:
         check_perform(machine, perform)
@@ -101,12 +108,15 @@ class Engine:
         self._signal: int | None = None
         self._requeue = requeue_of(requeue)
         self._waiting: list[Callable[[], None]] = []
-        self._policy = Checkpoint(snapshot_every)
+        self.keep_snapshots, self.on_snapshot_fault = check_snapshots(
+            keep_snapshots, on_snapshot_fault, self.trainer_state
+        )
+        self._policy = Checkpoint(snapshot_every, self.keep_snapshots)
         if driver is not None:
             driver.tell = lambda text: self.later(lambda: self._note(text))
         for callback in as_callbacks(callbacks):
             self.listeners.add_callback(callback)
-        if self.run_dir is not None and driver is not None and snapshot_every is not None:
+        if self.run_dir is not None and driver is not None and self._policy.has_work:
             self.listeners.add_callback(self._policy)
 
     # -- for users -----------------------------------------------------------------------------------------
@@ -269,8 +279,9 @@ class Engine:
         self._do_what_waits()
         if self._snapshot_asked and self.trainer_state.state not in self.machine.final:
             self._snapshot_asked = False
+            saving.wait(self)  # listeners hear of the one before while it is there
             self._snapshot()
-        self._collect_snapshots()
+        saving.collect(self)
         if self._signal is not None and self.trainer_state.state not in self.machine.final:
             self._commit(self._interrupted_by(self._signal))
 
@@ -318,7 +329,7 @@ class Engine:
         self, about: dict[str, Any], *, incarnation: int, parent: Position | None, lock: Any = None
     ) -> Recorder:
         assert self.run_dir is not None
-        return Recorder(
+        recorder = Recorder(
             self.run_dir,
             about,
             self.machine,
@@ -329,6 +340,8 @@ class Engine:
             lock,
             self.world,
         )
+        recorder.snapshots.keep = self.keep_snapshots
+        return recorder
 
     def _flag_attention(self) -> None:
         self._attention = True
@@ -339,36 +352,13 @@ class Engine:
 
     # -- snapshots and the end -----------------------------------------------------------------------------
 
-    def _snapshot(self, *, exact: bool = True, journal_failed: bool = False) -> None:
+    def _snapshot(self, *, exact: bool = True) -> None:
         """Copy the state after the last transition, and have it written while the run goes on.
 
         Args:
             exact: no state's work is half done.
-            journal_failed: the journal can't be written any more: its lost record travels in the snapshot.
         """
-        recorder, driver, state = self._recorder, self.driver, self.trainer_state
-        if recorder is None or driver is None or state.seq == 0 or recorder.snapshots.last_seq == state.seq:
-            return
-        unwritten = recorder.unwritten if journal_failed else None
-        about = {
-            "seq": state.seq,
-            "chain": recorder.chain if unwritten is None else unwritten[1],
-            "exact": exact,
-            "schema": resume.schema_of(state),
-            "state": attrs.asdict(state, recurse=False),
-            "unwritten": None if unwritten is None else [unwritten[0].decode(), unwritten[1]],
-        }
-        extra = {"listeners": self.listeners.state_dict(self), "user": self._user_state()}
-        capture = driver.capture(extra, NO_BATCH if self.batch is None else self.batch)
-        durable = (lambda: None) if journal_failed else recorder.sync
-        recorder.snapshots.write(about, lambda directory: driver.save(capture, directory), durable)
-
-    def _collect_snapshots(self) -> None:
-        if self._recorder is None:
-            return
-        for snapshot in self._recorder.snapshots.collect():
-            self._recorder.side("saved", snapshot=snapshot.path.name, at=snapshot.seq, exact=snapshot.exact)
-            self._hear_inside("on_after_snapshot", snapshot.path)
+        saving.take(self, exact=exact)
 
     def _before_the_end(self, event: Event) -> None:
         """Keep the point before a final transition, so that the run can be extended from there."""
@@ -394,23 +384,27 @@ class Engine:
         self.exception = error
         state = self.trainer_state
         note(error, self._where(state))
-        recorder = self._recorder
-        try:
-            if isinstance(error, JournalWriteError) and recorder is not None:
-                self._after_lost_record(recorder)
-            elif state.state not in self.machine.final and not isinstance(error, CallerError):
-                self._snapshot(exact=False)
-            if self.trainer_state.state not in self.machine.final:
-                self._commit(self._failed(error))
-        except BaseException as second:
-            attach(error, second)
+        for step in (self._save_what_is_left, self._commit_failure):
+            try:
+                step(error)
+            except BaseException as second:
+                attach(error, second)
 
-    def _after_lost_record(self, recorder: Recorder) -> None:
-        """The journal can't be written any more: an emergency snapshot carries the record that it lacks."""
+    def _save_what_is_left(self, error: BaseException) -> None:
+        """Take a snapshot where the run failed; if the journal can't be written, it carries the record that is lost."""
+        recorder, ended = self._recorder, self.trainer_state.state in self.machine.final
+        if isinstance(error, JournalWriteError) and recorder is not None:
+            try:
+                if not ended:
+                    saving.emergency(self, recorder)
+            finally:
+                self._recorder, self._closing = None, recorder
+        elif not ended and not isinstance(error, CallerError):
+            self._snapshot(exact=isinstance(error, SnapshotWriteFault))  # that one strikes between two transitions
+
+    def _commit_failure(self, error: BaseException) -> None:
         if self.trainer_state.state not in self.machine.final:
-            self._snapshot(journal_failed=True)
-            recorder.snapshots.wait()
-        self._recorder, self._closing = None, recorder
+            self._commit(self._failed(error))
 
     def _failed(self, error: BaseException) -> Failed:
         return Failed(error=str(error), kind=type(error).__name__)
@@ -419,7 +413,7 @@ class Engine:
         """Wait for the snapshot in flight, write the journal's footer, give back the driver's workers."""
         recorder = self._recorder or self._closing
         pending = self.exception
-        steps = [self._finish_snapshots, self._do_what_waits, self._release]
+        steps = [lambda: saving.wait(self), self._do_what_waits, self._release]
         if recorder is not None:
             steps[1:1] = [recorder.close]
         for step in steps:
@@ -433,11 +427,6 @@ class Engine:
         self._recorder = self._closing = None
         if pending is not None and pending is not self.exception:
             raise pending
-
-    def _finish_snapshots(self) -> None:
-        if self._recorder is not None:
-            self._recorder.snapshots.wait()
-            self._collect_snapshots()
 
     def _release(self) -> None:
         self._attention = self._snapshot_asked = False

@@ -286,14 +286,23 @@ class Listeners:
             if key in filters:
                 filters[key].load_state_dict(counts)
 
-    def check_plain(self, trainer: Any, is_tensor: Callable[[Any], bool]) -> None:
+    def check_plain(
+        self, trainer: Any, is_tensor: Callable[[Any], bool], states: Mapping[str, Any] | None = None
+    ) -> None:
         """Refuse a callback whose state couldn't be saved, now and not hours later.
+
+        Args:
+            trainer: the engine.
+            is_tensor: says whether a value is a tensor.
+            states: the callbacks' states by their keys, where they are at hand.
 
         Raises:
             CallerError: it names the callback and the path of keys to what isn't plain data.
         """
-        for key, callback in self.callbacks.items():
-            fault = plain_fault(callback.on_save_checkpoint(trainer), is_tensor)
+        if states is None:
+            states = {key: callback.on_save_checkpoint(trainer) for key, callback in self.callbacks.items()}
+        for key, state in states.items():
+            fault = plain_fault(state, is_tensor)
             if fault:
                 raise CallerError(f"the state of callback {key!r} must be plain data or tensors, but {fault}")
 

@@ -14,7 +14,7 @@ from tachograph.states import Event, Machine
 
 from .diff import Divergence, first_difference
 from .journal import JournalWriter, Position, Record
-from .snapshots import SnapshotWriter
+from .snapshot_writer import SnapshotWriter
 from .world import World
 
 
@@ -64,6 +64,7 @@ class Recorder:
             files=world.files,
             clock=world.clock,
             background=world.background,
+            seal_records=world.segment,
         )
         self._incarnation = incarnation
         self._expected: dict[int, Record] = {}

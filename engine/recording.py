@@ -23,8 +23,13 @@ FIXED = (
     *("accumulation_steps", "accumulation_tail", "data"),
 )
 """Settings that decide what the bits are: a resume with another value is refused."""
-CHANGEABLE = ("n_epochs", "n_batches", "max_time", "batch_size", "validate_every", "snapshot_every")
+CHANGEABLE = (
+    *("n_epochs", "n_batches", "max_time", "batch_size", "validate_every"),
+    *("snapshot_every", "keep_snapshots", "on_snapshot_fault"),
+)
 """Settings that may be changed at a resume; the new value is used and recorded."""
+UNFELT = frozenset(CHANGEABLE) - {"batch_size", "validate_every"}
+"""Those of them that leave the history as it is: what was recorded is expected of what is re-executed."""
 
 
 class NotARun(TachographError, ValueError):

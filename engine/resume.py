@@ -16,7 +16,7 @@ import attrs
 from tachograph.drivers import NO_BATCH
 from tachograph.states import TrainerState
 from tachograph.states.errors import CallerError
-from tachograph.states.trainer_state import LIMITS, SCHEMA
+from tachograph.states.trainer_state import SCHEMA
 
 from . import recording, snapshots
 from .diff import Diverged, Divergence
@@ -96,7 +96,7 @@ def intact_snapshot(source: Source) -> Snapshot:
                 f"{source.snapshot.path} is damaged: {fault}. Give another snapshot, or the run directory"
             )
         return source.snapshot
-    found, skipped = snapshots.newest(source.run_dir, _live(Journal(source.run_dir)))
+    found, skipped = snapshots.newest(source.run_dir, snapshots.live_in(Journal(source.run_dir)))
     if found is None:
         raise SnapshotFault(f"{source.run_dir} has no intact snapshot. {' '.join(skipped)}")
     return found
@@ -126,7 +126,7 @@ def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> N
         if source.snapshot is not None:
             snapshot = intact_snapshot(source)
         else:
-            snapshot, passed_over = snapshots.newest(source.run_dir, _live(journal), engine.world.files)
+            snapshot, passed_over = snapshots.newest(source.run_dir, snapshots.live_in(journal), engine.world.files)
         _restore(engine, source.run_dir, about, journal, snapshot, passed_over, changed, lock, strict, on_divergence)
     except BaseException:
         if lock is not None:
@@ -158,17 +158,17 @@ def _restore(
     if last is not None and ended and last.seq == start.seq + 1:
         _ask_again(engine)
     lost = None if snapshot is None else snapshot.about()["unwritten"]
-    unheard = _record(engine, run_dir, about, journal, start, lost, lock)
+    path = None if snapshot is None else snapshot.path
+    unheard = _record(engine, run_dir, about, journal, start, path, lost, lock)
     engine.announced_until = start.seq
     if last is not None and lock is not None:  # how it ended isn't what will happen there now
         engine.announced_until = last.seq - (last.event in ("Failed", "Stopped"))
-    path = None if snapshot is None else snapshot.path
     report = ResumeReport(run_dir, path, start.seq, len(expected), passed_over, changed)
     _tell(engine, report, snapshot)
     if (
         engine._recorder is not None
         and lock is not None
-        and not set(changed) - {*LIMITS, "n_batches", "snapshot_every"}
+        and not set(changed) - recording.UNFELT
     ):
         engine._recorder.expect(dict(expected), _saying(engine, start.seq), _on_divergence(engine, on_divergence))
     if snapshot is not None:
@@ -207,7 +207,14 @@ def _load(engine: Engine, snapshot: Snapshot, strict: bool) -> Any:
 
 
 def _record(
-    engine: Engine, run_dir: Path, about: dict[str, Any], journal: Journal, start: Position, lost: Any, lock: Any
+    engine: Engine,
+    run_dir: Path,
+    about: dict[str, Any],
+    journal: Journal,
+    start: Position,
+    source: Path | None,
+    lost: Any,
+    lock: Any,
 ) -> bool:
     """Open this process's part of the recording: a new incarnation, or a new run with this one as its parent.
 
@@ -232,6 +239,7 @@ def _record(
         parent_at = Position(start.incarnation, last.seq, last.chain) if travelled and last is not None else start
     engine._recorder = engine._open_recorder(about, incarnation=number, parent=parent_at, lock=lock)
     engine._recorder.snapshots.last_seq = start.seq  # what it was resumed from
+    engine._recorder.snapshots.source = source
     if travelled:
         engine._recorder.rewrite(lost[0].encode(), lost[1])
     return travelled
@@ -289,21 +297,6 @@ def _on_divergence(engine: Engine, policy: str) -> Callable[[Divergence], None]:
 def _report_cut(engine: Engine, recovery: Any) -> None:
     for cut in recovery.cut:
         engine.say(f"{cut.file} ended in a torn record: {cut.bytes} bytes were put aside in {cut.aside}")
-
-
-def _live(journal: Journal) -> Callable[[int, int], bool]:
-    """Return `is_live(incarnation, seq)`: the point is on the history that a resume goes on from."""
-    bounds: dict[int, float] = {}
-    lives = {life.number: life for life in journal.incarnations}
-    number: int = max(lives, default=-1)
-    bound = float("inf")
-    while number in lives:
-        bounds[number] = bound
-        parent = lives[number].parent
-        if parent is None:
-            break
-        number, bound = parent.incarnation, min(bound, parent.seq)
-    return lambda incarnation, seq: seq <= bounds.get(incarnation, -1)
 
 
 def schema_of(state: Any) -> int:

@@ -1,16 +1,15 @@
-"""The catalogue of snapshots: which are complete, which is the newest, and how one is published.
+"""The catalogue of snapshots: which are complete, which is the newest, and what is wrong with the others.
 
-A snapshot is written under a temporary name beside the run, `COMMIT` last; then it is read back and checked,
-renamed, and the directory fsynced. So under its own name it is whole, or it was damaged later, which the digests in
-`COMMIT` show. Write new, verify, publish: nothing old is touched before.
+A snapshot is written under a temporary name, `COMMIT` last; then it is read back and checked, renamed, and the
+directory fsynced (`snapshot_writer`). So under its own name it is whole, or it was damaged later, which the digests in
+`COMMIT` show.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,13 @@ import attrs
 
 from tachograph.states.errors import TachographError
 
-from .journal import Files, Task, make_dirs, write_file
-from .world import World
+from .journal import Files, Journal, write_file
+from .retention import REMOVING
 
 FORMAT = 1
 DISK = Files()
-_TEMPORARY = ".writing-"
+TEMPORARY = ".writing-"
+"""How the name of a snapshot that is being written begins."""
 
 
 class SnapshotFault(TachographError, ValueError):
@@ -31,7 +31,16 @@ class SnapshotFault(TachographError, ValueError):
 
 
 class SnapshotWriteFault(TachographError, OSError):
-    """A snapshot couldn't be written; those that were there before still are."""
+    """A snapshot couldn't be written; those that were there before still are.
+
+    Attributes:
+        path: the directory it was to be in.
+        needed: about how many bytes it takes; 0 where that isn't known.
+        errno: the number of the system's error; None where it wasn't one.
+    """
+
+    path: Path
+    needed: int
 
 
 @attrs.frozen
@@ -73,8 +82,21 @@ class Snapshot:
         return ""
 
     def about(self) -> dict[str, Any]:
-        """Read the engine's own part: the state and what belongs to it, as plain data."""
-        return json.loads((self.path / "state.json").read_bytes())  # type: ignore[no-any-return]
+        """Read the engine's own part: the state and what belongs to it, as plain data.
+
+        Raises:
+            SnapshotFault: it isn't what was written.
+            OSError: it can't be read.
+        """
+        raw = (self.path / "state.json").read_bytes()
+        if digest_of_bytes(raw) != self.files["state.json"][1]:
+            raise SnapshotFault(f"{self.path}/state.json isn't what was written: its digest differs")
+        return json.loads(raw)  # type: ignore[no-any-return]
+
+    @property
+    def size(self) -> int:
+        """Its size in bytes, as `COMMIT` tells."""
+        return sum(size for size, _ in self.files.values())
 
 
 def digest_of(path: Path, disk: Files = DISK) -> str:
@@ -151,135 +173,65 @@ def newest(
     return None, skipped
 
 
-class SnapshotWriter:
-    """Publishes snapshots beside the run, one at a time.
+def live_in(journal: Journal) -> Callable[[int, int], bool]:
+    """Return `is_live(incarnation, seq)`: the point is on the history that a run goes on from."""
+    bounds: dict[int, float] = {}
+    lives = {life.number: life for life in journal.incarnations}
+    number: int = max(lives, default=-1)
+    bound = float("inf")
+    while number in lives:
+        bounds[number] = bound
+        parent = lives[number].parent
+        if parent is None:
+            break
+        number, bound = parent.incarnation, min(bound, parent.seq)
+    return lambda incarnation, seq: seq <= bounds.get(incarnation, -1)
 
-    Args:
-        run_dir: the run.
-        run: its id.
-        incarnation: of this process.
-        finished: called, from another thread, when one is done or failed; it must only raise a flag.
-        world: the disk, and what does the work beside the run.
-    """
 
-    def __init__(
-        self, run_dir: Path, run: str, incarnation: int, finished: Callable[[], None], world: World | None = None
-    ) -> None:
-        world = world or World()
-        self._disk = world.files
-        self._background = world.background
-        self._root = run_dir / "snapshots"
-        self._run = run
-        self._incarnation = incarnation
-        self._finished = finished
-        self._task: Task | None = None
-        self._done: deque[Snapshot] = deque()
-        self._error: BaseException | None = None
-        self.last_seq = -1
-
-    def write(
-        self,
-        about: Mapping[str, Any],
-        save: Callable[[Path], dict[str, tuple[int, str]]],
-        before_publishing: Callable[[], None],
-    ) -> None:
-        """Begin to write a snapshot; waits for the one before, if it's still being written.
-
-        Args:
-            about: the engine's part, plain data with `seq`, `chain` and `exact`.
-            save: writes the driver's part into a directory.
-            before_publishing: makes durable what the snapshot relies on (the journal).
-        """
-        self.wait()
-        self.last_seq = about["seq"]
-        work = (dict(about), save, before_publishing)
-        self._task = self._background.start(lambda: self._work(*work), "tachograph-snapshot")
-
-    def wait(self) -> None:
-        """Wait for the snapshot in flight, if there is one."""
-        if self._task is not None:
-            self._task.join()
-            self._task = None
-
-    def collect(self) -> list[Snapshot]:
-        """Return the snapshots published since the last call.
-
-        Raises:
-            SnapshotWriteFault: one couldn't be written.
-        """
-        done = [self._done.popleft() for _ in range(len(self._done))]
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise SnapshotWriteFault(
-                f"the snapshot after seq {self.last_seq} couldn't be written to {self._root}: {error}. "
-                "Earlier ones are intact"
-            ) from error
-        return done
-
-    def _work(self, about: dict[str, Any], save: Callable[[Path], Any], before_publishing: Callable[[], None]) -> None:
-        temporary = self._root / f"{_TEMPORARY}{about['seq']:012d}.i{self._incarnation}"
-        try:
-            published = self._publish(temporary, about, save, before_publishing)
-            self._done.append(published)
-        except BaseException as error:
-            self._error = error
-            self._disk.remove_tree(temporary)
-        self._finished()
-
-    def _publish(
-        self, temporary: Path, about: dict[str, Any], save: Callable[[Path], Any], before_publishing: Callable[[], None]
-    ) -> Snapshot:
-        disk = self._disk
-        make_dirs(disk, self._root)
-        disk.remove_tree(temporary)
-        disk.make_dir(temporary)
-        files = dict(save(temporary))
-        files["state.json"] = _write(disk, temporary / "state.json", about)
-        before_publishing()
-        commit = {"format": FORMAT, "run": self._run, "incarnation": self._incarnation, "files": files}
-        commit |= {key: about[key] for key in ("seq", "chain", "exact")}
-        _write(disk, temporary / "COMMIT", {**commit, "digest": digest_of_commit(commit)})
-        fault = read(temporary, disk).fault(disk)
-        if fault:
-            raise OSError(f"read back, {fault}")
-        disk.fsync_dir(temporary)
-        path = self._root / f"{about['seq']:012d}"
-        if path.exists():  # another incarnation's, damaged or superseded
-            path = path.with_name(f"{path.name}.i{self._incarnation}")
-        disk.rename(temporary, path)
-        disk.fsync_dir(self._root)
-        return read(path, disk)
+def digest_of_bytes(raw: bytes) -> str:
+    """Return blake2b with 16 bytes, as hex."""
+    return hashlib.blake2b(raw, digest_size=16).hexdigest()
 
 
 def digest_of_commit(commit: dict[str, Any]) -> str:
-    """Return the digest that a `COMMIT` carries of its other fields: blake2b with 16 bytes, as hex."""
-    return hashlib.blake2b(json.dumps(commit, sort_keys=True).encode(), digest_size=16).hexdigest()
+    """Return the digest that a `COMMIT` carries of its other fields."""
+    return digest_of_bytes(json.dumps(commit, sort_keys=True).encode())
+
+
+def leftovers(run_dir: Path, *, removed: bool = False) -> list[Path]:
+    """List what lies under temporary names: snapshots that were being written, or with `removed` those that went."""
+    return sorted((run_dir / "snapshots").glob(f"{REMOVING if removed else TEMPORARY}*"))
 
 
 def clean(run_dir: Path, disk: Files = DISK) -> list[str]:
-    """Remove what writers that died left under temporary names; return the names."""
-    left = list((run_dir / "snapshots").glob(f"{_TEMPORARY}*"))
-    for path in left:
+    """Remove what processes that died left under temporary names; return the names of the half written ones."""
+    torn = leftovers(run_dir)
+    for path in [*torn, *leftovers(run_dir, removed=True)]:
         disk.remove_tree(path)
-    return [path.name for path in left]
+    return [path.name for path in torn]
 
 
-def _write(disk: Files, path: Path, value: Any) -> tuple[int, str]:
+def write_json(disk: Files, path: Path, value: Any) -> tuple[int, str]:
+    """Write plain data into a new file; return its size in bytes and its digest."""
     raw = json.dumps(value).encode()
     write_file(disk, path, raw)
-    return len(raw), hashlib.blake2b(raw, digest_size=16).hexdigest()
+    return len(raw), digest_of_bytes(raw)
 
 
 __all__ = [
     "FORMAT",
+    "TEMPORARY",
     "Snapshot",
     "SnapshotFault",
     "SnapshotWriteFault",
-    "SnapshotWriter",
     "catalogue",
     "clean",
     "digest_of",
+    "digest_of_bytes",
     "digest_of_commit",
+    "leftovers",
+    "live_in",
     "newest",
     "read",
+    "write_json",
 ]

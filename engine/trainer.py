@@ -85,7 +85,8 @@ class Trainer(Steps, Engine):
             and `perform`, the functions of the states they add: state name -> `f(state) -> event`; `max_time`, a limit
             in seconds or as "2h"; `accumulation_tail`, what becomes of a window that is open at an epoch's end: "flush"
             (it is closed with its own divisor), "carry" (the next epoch fills it up) or "drop"; `requeue`, see
-            `requeue_of`.
+            `requeue_of`; `keep_snapshots`, an int n to keep the last n snapshots, or a `Keep(...)`; and
+            `on_snapshot_fault`, "raise" or "warn" when one can't be written.
 
     Raises:
         CallerError: an argument can't be used; the message says which, and what would be. Nothing was written.
@@ -174,6 +175,8 @@ class Trainer(Steps, Engine):
             driver=train,
             run_dir=run_dir,
             snapshot_every=snapshot_every,
+            keep_snapshots=given["keep_snapshots"],
+            on_snapshot_fault=given["on_snapshot_fault"],
             requeue=given["requeue"],
         )
         self._snapshot_every = snapshot_every
@@ -431,6 +434,8 @@ class Trainer(Steps, Engine):
             "max_time": self.max_time,
             "validate_every": list(every) if type(every) is tuple else getattr(every, "__qualname__", "a function"),
             "snapshot_every": self._snapshot_every,
+            "keep_snapshots": None if self.keep_snapshots is None else self.keep_snapshots.plain(),
+            "on_snapshot_fault": self.on_snapshot_fault,
         }
 
     def adopts(self, run_dir: Path) -> bool:

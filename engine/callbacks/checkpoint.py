@@ -8,6 +8,7 @@ from typing import Any
 
 from tachograph.states.errors import CallerError
 
+from ..retention import Keep
 from .callback import Callback
 
 _UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
@@ -19,13 +20,16 @@ class Checkpoint(Callback):
     Args:
         every: "epoch": at each epoch's end; an int n > 0: after every n training batches of the run; a time ("30s",
             "10min", "2h"): at the first batch that is done when so much time has passed; None: never.
+        keep: the rules that snapshots are kept by. If they look for the best, each evaluation's results must have what
+            they look at.
 
     Raises:
-        CallerError: it is none of these.
+        CallerError: `every` is none of these; or, at the first evaluation, the results lack `keep`'s monitor.
     """
 
-    def __init__(self, every: int | str | None = "epoch") -> None:
+    def __init__(self, every: int | str | None = "epoch", keep: Keep | None = None) -> None:
         self.every = every
+        self.has_work = every is not None or (keep is not None and keep.best > 0)
         self._batches = every if type(every) is int else 0
         self._seconds = in_seconds(every) if isinstance(every, str) and every != "epoch" else 0.0
         self._last = time.monotonic()
@@ -36,6 +40,10 @@ class Checkpoint(Callback):
             )
         if self._batches or self._seconds:  # heard per batch only where the policy needs it
             self.on_train_batch_end = self._count if self._batches else self._watch  # type: ignore[method-assign]
+        if keep is not None and keep.best:  # a name that isn't there is no matter to find out hours later
+            self.on_after_trainer_initialized = _check  # type: ignore[method-assign]
+            self.on_sanity_check_end = lambda trainer, sanity_check_res: _look(keep, sanity_check_res)  # type: ignore[method-assign]
+            self.on_validate_end = lambda trainer, results: _look(keep, results)  # type: ignore[method-assign]
 
     def _count(self, trainer: Any) -> None:
         if trainer.trainer_state.global_forward_batches % self._batches == 0:
@@ -49,6 +57,18 @@ class Checkpoint(Callback):
     def on_train_epoch_end(self, trainer: Any) -> None:
         if self.every == "epoch":
             trainer.request_snapshot()
+
+
+def _check(trainer: Any, driver: Any) -> None:
+    if trainer.evaluator is None:
+        raise CallerError("keep_snapshots: the best ones are those with the best results, so give the trainer metrics")
+
+
+def _look(keep: Keep, results: dict[str, Any]) -> None:
+    try:
+        keep.value(results)
+    except CallerError as error:
+        raise CallerError(f"keep_snapshots: {error}") from None
 
 
 def in_seconds(text: str) -> float:

@@ -1,0 +1,123 @@
+"""Taking a snapshot, and telling what became of it.
+
+The run pays for a copy. The rest is done beside it (`snapshot_writer`), and is told at the next transition: by side
+records, to whoever listens to `on_after_snapshot`, and, if it couldn't be written, by an error or a warning.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from tachograph.drivers import NO_BATCH
+from tachograph.states.errors import CallerError
+
+from . import resume
+from .journal import JournalWriteError
+from .listeners import plain_fault
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .recorder import Recorder
+    from .snapshot_writer import Outcome
+
+
+def take(engine: Engine, *, exact: bool, journal_failed: bool = False) -> None:
+    """Copy the state after the last transition, and have it written while the run goes on.
+
+    Args:
+        engine: whose state.
+        exact: no state's work is half done.
+        journal_failed: the journal can't be written any more: its lost record travels in the snapshot.
+
+    Raises:
+        CallerError: something in a listener's or the user's own state can't be saved; its place is named.
+    """
+    recorder, driver, state = engine._recorder, engine.driver, engine.trainer_state
+    if recorder is None or driver is None or state.seq == 0 or recorder.snapshots.last_seq == state.seq:
+        return
+    unwritten = recorder.unwritten if journal_failed else None
+    about = {
+        "seq": state.seq,
+        "chain": recorder.chain if unwritten is None else unwritten[1],
+        "exact": exact,
+        "schema": resume.schema_of(state),
+        "state": attrs.asdict(state, recurse=False),
+        "unwritten": None if unwritten is None else [unwritten[0].decode(), unwritten[1]],
+    }
+    extra = {"listeners": engine.listeners.state_dict(engine), "user": engine._user_state()}
+    _check(engine, extra)
+    capture = driver.capture(extra, NO_BATCH if engine.batch is None else engine.batch)
+    durable = (lambda: None) if journal_failed else recorder.sync
+    recorder.snapshots.write(
+        about, lambda directory: driver.save(capture, directory), durable, lambda: driver.size_of(capture)
+    )
+
+
+def _check(engine: Engine, extra: dict[str, Any]) -> None:
+    """Refuse what can't be saved before it is copied: it may hold a lock, or half the program."""
+    assert engine.driver is not None
+    is_tensor = engine.driver.is_tensor
+    engine.listeners.check_plain(engine, is_tensor, extra["listeners"]["callbacks"])
+    fault = plain_fault(extra["user"], is_tensor, "trainer.state")
+    if fault:
+        raise CallerError(
+            f"trainer.state is saved with every snapshot, so it must be plain data or tensors, but {fault}"
+        )
+
+
+def collect(engine: Engine) -> None:
+    """Tell what became of the snapshots that are done.
+
+    Raises:
+        SnapshotWriteFault: one couldn't be written, and the engine's `on_snapshot_fault` is "raise".
+        JournalWriteError: the journal couldn't be made durable for it.
+    """
+    recorder = engine._recorder
+    if recorder is None:
+        return
+    for outcome in recorder.snapshots.collect():
+        if outcome.fault is not None:
+            _tell_fault(engine, outcome)
+        if outcome.snapshot is not None:
+            snapshot = outcome.snapshot
+            recorder.side("saved", snapshot=snapshot.path.name, at=snapshot.seq, exact=snapshot.exact)
+        if outcome.pruned:
+            recorder.side("pruned", snapshots=outcome.pruned)
+        if outcome.prune_fault:
+            recorder.side("not_pruned", error=outcome.prune_fault)
+            warnings.warn(f"old snapshots couldn't be removed: {outcome.prune_fault}. The run goes on", stacklevel=3)
+        if outcome.snapshot is not None and outcome.snapshot.path.exists():  # a later one may have taken its place
+            engine._hear_inside("on_after_snapshot", outcome.snapshot.path)
+
+
+def _tell_fault(engine: Engine, outcome: Outcome) -> None:
+    fault = outcome.fault
+    assert fault is not None
+    if engine.on_snapshot_fault == "raise" or isinstance(fault, JournalWriteError):
+        raise fault
+    assert engine._recorder is not None
+    engine._recorder.side("not_saved", at=outcome.seq, error=str(fault))
+    warnings.warn(f"{fault}. The run goes on", stacklevel=4)
+
+
+def wait(engine: Engine) -> None:
+    """Wait for the snapshot in flight, and tell what became of it."""
+    if engine._recorder is not None:
+        engine._recorder.snapshots.wait()
+        collect(engine)
+
+
+def emergency(engine: Engine, recorder: Recorder) -> None:
+    """Take a snapshot that carries the record which the journal couldn't take, and wait for it.
+
+    Raises:
+        SnapshotWriteFault: it couldn't be written either.
+    """
+    take(engine, exact=True, journal_failed=True)
+    recorder.snapshots.wait()
+    faults = [o.fault for o in recorder.snapshots.collect() if o.fault is not None]  # no journal is left to tell it to
+    if faults:
+        raise faults[-1]
