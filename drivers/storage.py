@@ -5,39 +5,16 @@ Everything loads with `torch.load(weights_only=True)`, and is only ever loaded s
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
+from .hashing import HashedFile
+
 PLAIN = (bool, int, float, str, bytes, type(None))
-
-
-class HashingFile:
-    """A file that knows the digest of what was written to it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._hash = hashlib.blake2b(digest_size=16)
-        self.size = 0
-
-    def write(self, data: Any) -> int:
-        self._hash.update(data)
-        n = memoryview(data).nbytes
-        self.size += n
-        self._file.write(data)
-        return n
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    @property
-    def digest(self) -> str:
-        return self._hash.hexdigest()
 
 
 def write(value: Any, path: Path) -> tuple[int, str]:
@@ -45,13 +22,13 @@ def write(value: Any, path: Path) -> tuple[int, str]:
 
     Returns:
         Its size in bytes and its digest: blake2b with 16 bytes, as hex.
+
+    Raises:
+        OSError: the disk refused.
     """
-    with open(path, "xb") as file:
-        hashing = HashingFile(file)
-        torch.save(value, hashing)  # type: ignore[arg-type]
-        file.flush()
-        os.fsync(file.fileno())
-    return hashing.size, hashing.digest
+    with HashedFile(path) as file:
+        torch.save(value, file)  # type: ignore[arg-type]
+    return file.size, file.digest
 
 
 def read(path: Any) -> Any:

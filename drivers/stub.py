@@ -7,7 +7,6 @@ your own callbacks and states: `Trainer(None, StubDriver(), [1, 2, 3], None, n_e
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from tachograph.states.errors import CallerError
 
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
+from .hashing import write_bytes
 
 _PRIME = (1 << 31) - 1
 
@@ -184,9 +184,7 @@ class StubDriver(Driver):
         return json.dumps(held).encode()
 
     def save(self, capture: Any, directory: Path) -> dict[str, tuple[int, str]]:
-        raw: bytes = capture
-        (directory / "rank-0.json").write_bytes(raw)
-        return {"rank-0.json": (len(raw), hashlib.blake2b(raw, digest_size=16).hexdigest())}
+        return {"rank-0.json": write_bytes(capture, directory / "rank-0.json")}
 
     def size_of(self, capture: Any) -> int:
         return len(capture)
