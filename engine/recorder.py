@@ -66,6 +66,7 @@ class Recorder:
             background=world.background,
             seal_records=world.segment,
         )
+        self._final = machine.final
         self._incarnation = incarnation
         self._expected: dict[int, Record] = {}
         self._matched = 0
@@ -121,6 +122,8 @@ class Recorder:
             self._matched += 1
             if not self._expected:
                 self._ends_comparison()
+        elif state.state in self._final:  # an error, a stop or another limit: it ends here, so it hasn't parted
+            self._ends_comparison()
         else:
             self.append = self._writer.append
             field, before, now = first_difference(recorded, source, event, state)

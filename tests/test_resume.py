@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -694,6 +695,26 @@ def test_a_re_executed_run_that_parts_from_the_recorded_one_is_told_once_and_goe
     third = job(run_dir, StubDriver(shifted))
     third.run(resume_from=point.path)
     assert len(sides(run_dir, "diverged")) == 0, "the newest account of a transition is what counts"
+
+
+@pytest.mark.parametrize("how", ["error", "stop", "limit"])
+def test_ending_earlier_than_the_recorded_run_is_no_divergence(run_dir: Path, straight: Trainer, how: str) -> None:
+    """R38, R66: a second fault in the middle of what is done again."""
+    job(run_dir).run()
+    point = catalogue(run_dir)[0][0]
+    again = job(run_dir, crash_at(2) if how == "error" else None, n_epochs=2 if how == "limit" else 3)
+    if how == "stop":
+        again.on("step -> fetch", lambda trainer: trainer.stop("enough"))
+    with contextlib.suppress(SystemError), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again.run(resume_from=point.path, on_divergence="raise")
+    assert again.trainer_state.seq < straight.trainer_state.seq
+    assert sides(run_dir, "diverged") == []
+    (matched,) = sides(run_dir, "matched")
+    assert matched["matched"] == again.trainer_state.seq - point.seq - 1
+    again = job(run_dir)
+    again.run(resume_from="auto")
+    expect_same_end(again, straight)
 
 
 def test_a_divergence_may_be_an_error(run_dir: Path) -> None:
