@@ -226,12 +226,17 @@ class Driver(abc.ABC):
         """Return about how many bytes `save` writes for a capture; 0 where that isn't known."""
         return 0
 
+    def what_is(self, path: Path) -> str:
+        """Say what a file is that isn't a snapshot, for the middle of a sentence."""
+        return "a file"
+
     @abc.abstractmethod
-    def read(self, directory: Path) -> tuple[dict[str, Any], Any]:
+    def read(self, directory: Path, *, strict: bool = True) -> tuple[dict[str, Any], Any]:
         """Read what `save` wrote, and hold it against this driver. Nothing is changed.
 
         Args:
             directory: a snapshot whose files were checked.
+            strict: False passes over generators whose state is missing or can't be used; `restore_generators` says so.
 
         Returns:
             The `extra` that was captured, and what `restore` takes.
@@ -252,8 +257,13 @@ class Driver(abc.ABC):
             The batch in hand, or `NO_BATCH`.
         """
 
-    def restore_generators(self) -> None:
-        """Put back the generators of the last `restore`; the last act of a resume, after everything that may draw."""
+    def restore_generators(self) -> str:
+        """Put back the generators of the last `restore`; the last act of a resume, after everything that may draw.
+
+        Returns:
+            Which of them were passed over, and why; "" if none was.
+        """
+        return ""
 
     def is_tensor(self, value: Any) -> bool:
         """Say whether a value in a listener's state is a tensor that `save` can write."""

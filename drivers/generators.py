@@ -2,7 +2,8 @@
 
 Captured first and restored last. `forked` lets validation, samplers and loggers draw what they like without
 moving training by a bit. The digest is read per step, so it looks at the generators' memory and not at copies
-of their whole state (numpy's `get_state` alone costs 46 µs, Python's `getstate` 11).
+of their whole state (numpy's `get_state` alone costs 46 µs, Python's `getstate` 11). For the same reason the data's
+draws are kept apart from training's through `bank`, which copies that memory.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 from zlib import crc32
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 _WORDS = 16  # words of a Mersenne state that enter the digest, beside its position: any reseeding changes them
+_KEPT: list[Any] = []
 
 
 def derive(seed: int, *parts: object) -> int:
@@ -56,24 +58,62 @@ def capture() -> dict[str, Any]:
     return states
 
 
-def restore(states: dict[str, Any]) -> None:
-    """Put back what `capture` returned."""
-    python, numpy = states["python"], states["numpy"]
-    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
-    np.random.set_state(
-        (
-            numpy["name"],
-            numpy["keys"].numpy().astype(np.uint32),
-            numpy["position"],
-            numpy["has_gauss"],
-            numpy["cached"],
-        )
-    )
-    torch.set_rng_state(states["torch"])
-    if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(states["cuda"])
-    if "mps" in states and torch.backends.mps.is_available():
-        torch.mps.set_rng_state(states["mps"])
+def _set_python(held: Any) -> None:
+    random.setstate((held["version"], tuple(held["words"].tolist()), held["gauss"]))
+
+
+def _set_numpy(held: Any) -> None:
+    keys = held["keys"].numpy().astype(np.uint32)
+    np.random.set_state((held["name"], keys, held["position"], held["has_gauss"], held["cached"]))
+
+
+def _set_cuda(held: Any) -> None:
+    if torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(held)
+
+
+def _set_mps(held: Any) -> None:
+    if torch.backends.mps.is_available():
+        torch.mps.set_rng_state(held)
+
+
+_SET: dict[str, Callable[[Any], None]] = {
+    "python": _set_python,
+    "numpy": _set_numpy,
+    "torch": torch.set_rng_state,
+    "cuda": _set_cuda,
+    "mps": _set_mps,
+}
+
+
+def restore(states: dict[str, Any], but: Collection[str] = ()) -> None:
+    """Put back what `capture` returned, of all generators but some."""
+    for kind, put_back in _SET.items():
+        if kind not in but and kind in states:
+            put_back(states[kind])
+
+
+def faults(states: Any, device: torch.device) -> dict[str, str]:
+    """Try to put back the states of generators, and say of which kinds that isn't possible. Nothing is changed.
+
+    Args:
+        states: what `capture` returned, or something else.
+        device: a device whose own generator must be among them.
+
+    Returns:
+        kind -> a sentence without its full stop.
+    """
+    held = states if isinstance(states, dict) else {}
+    needed = ["python", "numpy", "torch", *([device.type] if device.type in ("cuda", "mps") else [])]
+    found = {kind: f"the state of {kind}'s generator is missing" for kind in needed if kind not in held}
+    with forked():
+        for kind, put_back in _SET.items():
+            try:
+                if kind in held:
+                    put_back(held[kind])
+            except (TypeError, ValueError, LookupError, RuntimeError, AttributeError, OverflowError) as error:
+                found[kind] = f"the state of {kind}'s generator can't be used: {str(error).splitlines()[0]}"
+    return found
 
 
 @contextmanager
@@ -158,9 +198,14 @@ def _numpy() -> Reader:
 
     if not hasattr(np.random, "get_bit_generator"):
         return slow
-    address = np.random.get_bit_generator().ctypes.state_address  # of struct { uint32_t key[624]; int pos; }
+    held = np.random.get_bit_generator()
+    address = held.ctypes.state_address  # of struct { uint32_t key[624]; int pos; }
     known = np.random.get_state(legacy=False)["bit_generator"] == "MT19937"  # type: ignore[index]
-    return _fast(address + 4 * (624 - _WORDS), slow, np.random.random) if known else slow
+    if not known:
+        return slow
+    read = _fast(address + 4 * (624 - _WORDS), slow, np.random.random)
+    _KEPT.append(held)  # its memory is read even if numpy is given another one
+    return read
 
 
 def _fast(address: int, slow: Callable[[], bytes], draw: Callable[[], object]) -> Reader:

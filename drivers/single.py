@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from tachograph.states.errors import CallerError, nearest
 
-from . import generators, storage
+from . import generators, restoring, storage
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
 from .lengths import length_of
@@ -28,11 +28,6 @@ from .matching import matched
 from .measuring import LAG, Losses, read_scalar
 from .precision import choose_precision
 
-_ENTRIES = (
-    *("optimizers", "scaler", "evaluating", "gradients", "generators", "losses"),
-    *("batch", "batch_ids", "batch_samples", "has_batch", "extra"),
-)
-"""What `rank-0.pt` of a snapshot holds."""
 _LOOKUP = {"validate": ("validate_step", "test_step"), "test": ("test_step", "validate_step")}
 
 
@@ -92,7 +87,7 @@ class TorchDriver(Driver):
         self._losses = Losses(lag) if lag else None
         self._source: BatchSource | None = None
         self._digest: Callable[[], int] = int
-        self._to_restore: dict[str, Any] | None = None
+        self._to_restore: tuple[Any, dict[str, str]] | None = None
 
     # -- building ------------------------------------------------------------------------------------------
 
@@ -249,18 +244,11 @@ class TorchDriver(Driver):
         return self._digest()
 
     def save_model(self, target: Any) -> None:
-        if hasattr(target, "write"):
-            torch.save(self.model.state_dict(), target)
-            return
-        path = Path(target)
-        temporary = path.with_name(f".{path.name}.writing")
-        temporary.unlink(missing_ok=True)
-        storage.write(self.model.state_dict(), temporary)
-        temporary.replace(path)
+        storage.write_model(self.model.state_dict(), target)
 
     def load_model(self, source: Any) -> None:
         held = storage.read(source)
-        self._check_model(held)
+        restoring.check_model(self.model, held)
         self.model.load_state_dict(held)
 
     # -- evaluation ----------------------------------------------------------------------------------------
@@ -325,10 +313,27 @@ class TorchDriver(Driver):
             "rank-0.pt": storage.write(rest, directory / "rank-0.pt"),
         }
 
-    def read(self, directory: Path) -> tuple[dict[str, Any], Any]:
+    def size_of(self, capture: Any) -> int:
+        return storage.bytes_in(capture)
+
+    def what_is(self, path: Path) -> str:
+        return restoring.what_is(path)
+
+    def read(self, directory: Path, *, strict: bool = True) -> tuple[dict[str, Any], Any]:
         model, rest = storage.read(directory / "model.pt"), storage.read(directory / "rank-0.pt")
-        self._check_entries(model, rest)
-        return rest["extra"], (model, rest)
+        restoring.check_entries(rest, () if strict else ("generators",))
+        restoring.check_model(self.model, model)
+        restoring.check_optimizers(self.optimizers, rest["optimizers"])
+        restoring.check_scaler(self._scaler, rest["scaler"])
+        faults = generators.faults(rest.get("generators"), self.device)
+        if faults and strict:
+            raise RestoreFault(
+                f"{directory}/rank-0.pt: {'; '.join(faults.values())}. Give another snapshot, or run(strict=False), "
+                "which leaves these generators as they are"
+            )
+        states = rest.get("generators")
+        held = {**rest, "generators": states if isinstance(states, dict) else {}, "faults": faults}
+        return rest["extra"], (model, held)
 
     def restore(self, held: Any, *, training: bool = True) -> Any:
         model, rest = held
@@ -347,43 +352,16 @@ class TorchDriver(Driver):
         evaluating = frozenset(rest["evaluating"])
         for name, module in self.model.named_modules():
             module.training = name not in evaluating
-        self._to_restore = rest["generators"]
+        self._to_restore = rest["generators"], rest["faults"]
         self.batch_ids, self.batch_samples = rest["batch_ids"], rest["batch_samples"]
         return self.to_device(rest["batch"]) if rest["has_batch"] else NO_BATCH
 
-    def _check_model(self, model: Any) -> None:
-        """Hold a saved model against this one before anything is changed."""
-        if not isinstance(model, dict):
-            raise RestoreFault(f"this file holds a {type(model).__name__}, not a model's state dict")
-        mine = self.model.state_dict()
-        for name in [*mine, *model]:
-            if name not in model:
-                raise RestoreFault(f"the model has '{name}', which the saved one lacks")
-            if name not in mine:
-                raise RestoreFault(f"the saved model has '{name}', which this one lacks")
-            here, there = (getattr(held[name], "shape", None) for held in (mine, model))
-            if here != there:
-                raise RestoreFault(
-                    f"'{name}' has shape {list(there or ())} in the saved model, {list(here or ())} in this one"
-                )
-
-    def _check_entries(self, model: Any, rest: dict[str, Any]) -> None:
-        lost = [key for key in _ENTRIES if key not in rest]
-        if lost:
-            raise RestoreFault(f"the snapshot lacks the entry '{lost[0]}'")
-        self._check_model(model)
-        if len(rest["optimizers"]) != len(self.optimizers):
-            raise RestoreFault(
-                f"the snapshot holds {len(rest['optimizers'])} optimizers, this trainer {len(self.optimizers)}"
-            )
-        if (rest["scaler"] is None) != (self._scaler is None):
-            holder, other = ("trainer", "snapshot") if rest["scaler"] is None else ("snapshot", "trainer")
-            raise RestoreFault(f"the {holder} has a gradient scaler, the {other} has none: use the same precision")
-
-    def restore_generators(self) -> None:
-        if self._to_restore is not None:
-            generators.restore(self._to_restore)
-            self._to_restore = None
+    def restore_generators(self) -> str:
+        if self._to_restore is None:
+            return ""
+        (states, faults), self._to_restore = self._to_restore, None
+        generators.restore(states, but=faults)
+        return "; ".join(faults.values())
 
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)

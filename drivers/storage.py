@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
+from .errors import RestoreFault
 from .hashing import HashedFile
 
 PLAIN = (bool, int, float, str, bytes, type(None))
@@ -32,8 +34,45 @@ def write(value: Any, path: Path) -> tuple[int, str]:
 
 
 def read(path: Any) -> Any:
-    """Read what `write` wrote, from a path or an open file, onto the CPU."""
-    return torch.load(path, map_location="cpu", weights_only=True)
+    """Read what `write` wrote, from a path or an open file, onto the CPU.
+
+    Raises:
+        RestoreFault: it isn't a file of `torch.save` with tensors and plain data only.
+        OSError: it can't be read.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError) as error:
+        raise RestoreFault(
+            f"{path} isn't a whole file of torch.save with tensors and plain data only, and nothing else is unpickled"
+        ) from error
+
+
+def write_model(state: Any, target: Any) -> None:
+    """Write a model's state dict, marked as such, to a path, whole or not at all; or to an open file.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    marked = OrderedDict(state)
+    marked.__dict__.update(getattr(state, "__dict__", {}), tachograph="model")
+    if hasattr(target, "write"):
+        torch.save(marked, target)
+        return
+    path = Path(target)
+    temporary = path.with_name(f".{path.name}.writing")
+    temporary.unlink(missing_ok=True)
+    try:
+        write(marked, temporary)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def is_model(held: Any) -> bool:
+    """Say whether what was read is what `write_model` wrote."""
+    return getattr(held, "tachograph", "") == "model"
 
 
 def mapped(value: Any, leaf: Callable[[torch.Tensor], Any]) -> Any:
@@ -53,6 +92,19 @@ def mapped(value: Any, leaf: Callable[[torch.Tensor], Any]) -> Any:
 def copied(value: Any) -> Any:
     """Copy a tree so that training may change its tensors while the copy is written; tensors come to the CPU."""
     return mapped(value, lambda t: t.detach().to("cpu", copy=True))
+
+
+def bytes_in(value: Any) -> int:
+    """Return how many bytes the tensors of a tree hold."""
+    total = 0
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal total
+        total += tensor.numel() * tensor.element_size()
+        return tensor
+
+    mapped(value, count)
+    return total
 
 
 def is_plain(value: Any) -> bool:

@@ -37,9 +37,7 @@ def start(engine: Engine) -> None:
     """Get the driver ready, and open the recording of a new run."""
     engine._prepare()
     if engine.run_dir is not None:
-        about = recording.create(
-            engine.run_dir, engine._settings(), engine._environment(), disk=engine.world.files
-        )
+        about = recording.create(engine.run_dir, engine._settings(), engine._environment(), disk=engine.world.files)
         engine._recorder = engine._open_recorder(about, incarnation=0, parent=None)
 
 

@@ -24,7 +24,7 @@ from tachograph.drivers import Driver
 from tachograph.states import Event, Failed, Machine, Stopped, TrainerState
 from tachograph.states.errors import CallerError
 
-from . import beginning, recording, resume, saving
+from . import beginning, recording, resume, saving, sources
 from .beginning import Rest
 from .callbacks.checkpoint import Checkpoint
 from .checks import Perform, as_callbacks, check_perform, check_snapshots
@@ -310,11 +310,11 @@ class Engine:
 
     def _enter(self, resume_from: Any, resume_training: bool, on_divergence: str, strict: bool) -> bool:
         """Open the recording and stand where the run begins or goes on; False if there's nothing to run."""
-        source = resume.find(resume_from, self.run_dir)
+        source = sources.find(resume_from, self.run_dir, self.driver)
         if source is not None and not resume_training:
             assert self.driver is not None
-            self._prepare()
-            _, held = self.driver.read(resume.intact_snapshot(source).path)
+            self._prepare(fresh=False)
+            _, held = self.driver.read(sources.intact_snapshot(source).path)
             self.driver.restore(held, training=False)
             source = None
         if source is not None:
@@ -435,8 +435,8 @@ class Engine:
 
     # -- what a trainer says differently -------------------------------------------------------------------
 
-    def _prepare(self) -> None:
-        """Get the driver ready for a new run."""
+    def _prepare(self, fresh: bool = True) -> None:
+        """Get the driver ready; unless `fresh`, what it holds will be restored, and nothing of it is changed yet."""
 
     def adopts(self, run_dir: Path) -> bool:
         """Say whether this engine goes on writing a run that it is resumed from; else it begins one of its own."""

@@ -89,9 +89,13 @@ class Snapshot:
             OSError: it can't be read.
         """
         raw = (self.path / "state.json").read_bytes()
-        if digest_of_bytes(raw) != self.files["state.json"][1]:
+        if digest_of_bytes(raw) != self.files.get("state.json", (0, ""))[1]:
             raise SnapshotFault(f"{self.path}/state.json isn't what was written: its digest differs")
         return json.loads(raw)  # type: ignore[no-any-return]
+
+    def strangers(self) -> list[str]:
+        """List what lies in its directory and isn't part of it."""
+        return sorted(p.name for p in self.path.iterdir() if p.name not in self.files and p.name != "COMMIT")
 
     @property
     def size(self) -> int:
@@ -149,12 +153,13 @@ def catalogue(run_dir: Path, disk: Files = DISK) -> tuple[list[Snapshot], list[t
 
 
 def newest(
-    run_dir: Path, is_live: Callable[[int, int], bool], disk: Files = DISK
+    run_dir: Path, run: str, is_live: Callable[[int, int], bool], disk: Files = DISK
 ) -> tuple[Snapshot | None, list[str]]:
     """Find the newest complete and intact snapshot on a run's live history.
 
     Args:
         run_dir: the run.
+        run: its id.
         is_live: `is_live(incarnation, seq)`: this point belongs to the history that goes on.
         disk: where it is read from.
 
@@ -164,7 +169,8 @@ def newest(
     """
     found, faults = catalogue(run_dir, disk)
     skipped = [f"{path.name} was passed over: {reason}" for path, reason in faults]
-    live = [s for s in reversed(found) if is_live(s.incarnation, s.seq)]
+    skipped += [f"{s.path.name} was passed over: it is of the run {s.run}" for s in found if s.run != run]
+    live = [s for s in reversed(found) if s.run == run and is_live(s.incarnation, s.seq)]
     for snapshot in sorted(live, key=lambda s: not s.exact):  # stable: newest first within exact and inexact
         fault = snapshot.fault(disk)
         if not fault:

@@ -409,11 +409,11 @@ class Trainer(Steps, Engine):
 
     # -- what the engine asks ------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    def _prepare(self, fresh: bool = True) -> None:
         driver = self.driver
         assert driver is not None
         driver.setup(self.seed, self._seed_given)
-        if self.trainer_state.seq == 0:
+        if fresh and self.trainer_state.seq == 0:
             if self._seed_given:
                 driver.seed_generators(self.seed)
             driver.zero_grad()

@@ -1,0 +1,95 @@
+"""Holding what was saved against what it is to be restored into. Nothing is changed, and every fault is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from . import storage
+from .errors import RestoreFault
+
+ENTRIES = (
+    *("optimizers", "scaler", "evaluating", "gradients", "generators", "losses"),
+    *("batch", "batch_ids", "batch_samples", "has_batch", "extra"),
+)
+"""What `rank-0.pt` of a snapshot holds."""
+
+
+def check_entries(rest: Any, but: Sequence[str] = ()) -> None:
+    """Refuse the rest of a snapshot that lacks an entry.
+
+    Args:
+        rest: what `rank-0.pt` holds.
+        but: entries it may lack.
+    """
+    if not isinstance(rest, dict):
+        raise RestoreFault(f"rank-0.pt holds a {type(rest).__name__}, not the entries of a snapshot")
+    lost = [key for key in ENTRIES if key not in rest and key not in but]
+    if lost:
+        raise RestoreFault(f"the snapshot lacks the entry '{lost[0]}'")
+
+
+def check_model(model: nn.Module, held: Any) -> None:
+    """Hold a saved state dict against a model."""
+    if not isinstance(held, dict):
+        raise RestoreFault(f"this file holds a {type(held).__name__}, not a model's state dict")
+    mine = model.state_dict()
+    for name in [*mine, *held]:
+        if name not in held:
+            raise RestoreFault(f"the model has '{name}', which the saved one lacks")
+        if name not in mine:
+            raise RestoreFault(f"the saved model has '{name}', which this one lacks")
+        here, there = (getattr(h[name], "shape", None) for h in (mine, held))
+        if here != there:
+            raise RestoreFault(
+                f"'{name}' has shape {list(there or ())} in the saved model, {list(here or ())} in this one"
+            )
+
+
+def check_optimizers(optimizers: Sequence[Optimizer], held: Any) -> None:
+    """Hold saved optimizers against these: how many there are, and the parameters of their groups."""
+    if not isinstance(held, list) or len(held) != len(optimizers):
+        there = len(held) if isinstance(held, list) else "no"
+        raise RestoreFault(f"the snapshot holds {there} optimizers, this trainer {len(optimizers)}")
+    for number, (optimizer, state) in enumerate(zip(optimizers, held, strict=True)):
+        here = [len(group["params"]) for group in optimizer.param_groups]
+        there = _groups(state)
+        if here != there:
+            raise RestoreFault(
+                f"optimizer {number} has groups of {here} parameters, the saved one of {there}: build it as it was"
+            )
+
+
+def _groups(state: Any) -> Any:
+    try:
+        return [len(group["params"]) for group in state["param_groups"]]
+    except (KeyError, TypeError):
+        return "nothing"
+
+
+def check_scaler(scaler: Any, held: Any) -> None:
+    """Hold a saved gradient scaler against this one; None: there is none."""
+    if (held is None) != (scaler is None):
+        holder, other = ("trainer", "snapshot") if held is None else ("snapshot", "trainer")
+        raise RestoreFault(f"the {holder} has a gradient scaler, the {other} has none: use the same precision")
+    if scaler is not None and not (isinstance(held, dict) and scaler.state_dict().keys() <= held.keys()):
+        raise RestoreFault("the snapshot's entry 'scaler' isn't the state of a gradient scaler")
+
+
+def what_is(path: Any) -> str:
+    """Say what a file is that isn't a snapshot, for the middle of a sentence."""
+    try:
+        held = storage.read(path)
+    except RestoreFault:
+        return "no file of tensors and plain data"
+    if storage.is_model(held):
+        return f"a model that save_model wrote, with {len(held)} tensors"
+    if isinstance(held, Mapping) and held and all(isinstance(v, torch.Tensor) for v in held.values()):
+        return f"a state dict of {len(held)} tensors"
+    if isinstance(held, Mapping):
+        return f"a file of torch.save with the keys {', '.join(repr(key) for key in list(held)[:5])}"
+    return f"a file of torch.save with a {type(held).__name__} in it"
