@@ -71,11 +71,11 @@ def crash_at(n: int, error: BaseException | None = None) -> StubDriver:
     return StubDriver(on={"train_step": strike})
 
 
-def crashed(run_dir: Path, n: int = 8, **settings: Any) -> Trainer:
+def crashed(run_dir: Path, n: int = 8, resume_from: Any = None, **settings: Any) -> Trainer:
     """A run that died in its n-th step. What it could save at its death is taken away, as a kill would have it."""
     trainer = job(run_dir, crash_at(n), **settings)
     with pytest.raises(SystemError):
-        trainer.run()
+        trainer.run(resume_from=resume_from)
     for snapshot in catalogue(run_dir)[0]:
         if not snapshot.exact:
             shutil.rmtree(snapshot.path)
@@ -134,6 +134,20 @@ def test_a_run_without_a_snapshot_begins_again(run_dir: Path, straight: Trainer)
     again.run(resume_from="auto")
     assert said[0] == "resumed from the beginning: there was no snapshot"
     expect_same_end(again, straight)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_stop_that_was_gone_on_from_stays_lifted_when_the_next_life_dies_before_its_first_snapshot(
+    run_dir: Path, straight: Trainer, steps: int
+) -> None:
+    """R24 R26: whether the life that went on had recorded something of its own or not."""
+    first = job(run_dir, snapshot_every=None)
+    first.on("step -> fetch", lambda trainer: trainer.stop("enough for today"))
+    assert first.run().global_forward_batches == 1
+    crashed(run_dir, steps + 1, snapshot_every=None, resume_from="auto")
+    trainer = job(run_dir)
+    assert trainer.run(resume_from="auto").stop_asked == ""
+    expect_same_end(trainer, straight)
 
 
 EPOCH = 4

@@ -25,6 +25,12 @@ def expected_after(history: RankHistory, incarnation: int, seq: int) -> dict[int
     return {n: record for n, record in sorted(expected.items()) if record.dest not in FINAL}
 
 
+def accounts_after(history: RankHistory, incarnation: int, seq: int) -> list[Record]:
+    """Collect every account of the transition that follows `seq` of `incarnation`, oldest first."""
+    through = (number for number in sorted(history.segments) if _contains(history, number, incarnation, seq))
+    return [found for number in through if (found := history.seek(number, seq + 1)) is not None]
+
+
 def _contains(history: RankHistory, number: int, incarnation: int, seq: int) -> bool:
     upto = dict(history.lineage(number)).get(incarnation, -1)
     return seq == 0 or upto is None or upto >= seq  # all have gone through the beginning

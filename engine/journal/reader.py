@@ -13,7 +13,7 @@ import attrs
 from .codec import chained, next_chain
 from .damage import Damage
 from .errors import JournalCorrupt, JournalError
-from .expected import expected_after
+from .expected import accounts_after, expected_after
 from .follow import Follower
 from .header import Position
 from .history import RankHistory
@@ -196,6 +196,15 @@ class Journal:
         if incarnation not in history.segments:
             raise JournalError(f"the journal of {self.run_dir} has no incarnation {incarnation}")
         return expected_after(history, incarnation, seq)
+
+    def accounts_after(self, incarnation: int, seq: int) -> list[Record]:
+        """Return what each incarnation that went through a point did next there, oldest first; ends are among them.
+
+        Args:
+            incarnation: one that went through the point.
+            seq: the transition that the point is after.
+        """
+        return accounts_after(self._first, incarnation, seq)
 
     def follow(
         self,
