@@ -22,20 +22,13 @@ from . import recording, snapshots
 from .diff import Diverged, Divergence
 from .journal import Journal, JournalLock, Position, Record, recover
 from .snapshots import Snapshot, SnapshotFault
+from .sources import Chosen, Source, intact_snapshot
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 GENESIS = Position(0, 0, "0" * 16)
 """The point before the first transition of a run."""
-
-
-@attrs.frozen
-class Source:
-    """What `resume_from` names: a run, and a snapshot of it if one was given."""
-
-    run_dir: Path
-    snapshot: Snapshot | None
 
 
 @attrs.frozen
@@ -48,6 +41,7 @@ class ResumeReport:
         seq: the transition it stands after.
         to_match: how many recorded transitions will be re-executed.
         passed_over: a sentence for each snapshot that couldn't be used.
+        torn: the names of the snapshots that were being written when their process died; they are gone.
         changed: the settings that changed: name -> (old, new).
     """
 
@@ -56,50 +50,8 @@ class ResumeReport:
     seq: int
     to_match: int
     passed_over: list[str]
+    torn: list[str]
     changed: dict[str, tuple[Any, Any]]
-
-
-def find(resume_from: str | Path | None, run_dir: Path | None) -> Source | None:
-    """Read what `resume_from` names; None means that a new run begins.
-
-    Raises:
-        FileNotFoundError: there is nothing at that path.
-        NotARun: it is neither a run directory nor a snapshot.
-        SnapshotFault: it is a snapshot that isn't complete.
-        CallerError: "auto" without a run directory.
-    """
-    if resume_from is None:
-        return None
-    if resume_from == "auto":
-        if run_dir is None:
-            raise CallerError("resume_from='auto' looks into run_dir, which is None: give the trainer a run_dir")
-        return Source(run_dir, None) if recording.holds_a_run(run_dir) else None
-    path = Path(resume_from)
-    if not path.exists():
-        raise FileNotFoundError(f"resume_from: there is nothing at {path}")
-    if path.is_dir() and path.resolve().parent.name == "snapshots":
-        return Source(path.resolve().parent.parent, snapshots.read(path))
-    recording.load(path)
-    return Source(path, None)
-
-
-def intact_snapshot(source: Source) -> Snapshot:
-    """Return the snapshot that a source means, checked.
-
-    Raises:
-        SnapshotFault: the one that was given is damaged, or the run has none that is intact.
-    """
-    if source.snapshot is not None:
-        fault = source.snapshot.fault()
-        if fault:
-            raise SnapshotFault(
-                f"{source.snapshot.path} is damaged: {fault}. Give another snapshot, or the run directory"
-            )
-        return source.snapshot
-    found, skipped = snapshots.newest(source.run_dir, snapshots.live_in(Journal(source.run_dir)))
-    if found is None:
-        raise SnapshotFault(f"{source.run_dir} has no intact snapshot. {' '.join(skipped)}")
-    return found
 
 
 def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> None:
@@ -114,20 +66,20 @@ def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> N
     here = engine.adopts(source.run_dir)
     lock = JournalLock(source.run_dir) if here else None
     try:
+        torn: list[str] = []
         if here:
             _report_cut(engine, recover(source.run_dir, files=engine.world.files))
-            snapshots.clean(source.run_dir, engine.world.files)
+            torn = snapshots.clean(source.run_dir, engine.world.files)
         journal = Journal(source.run_dir)
         if here:
             engine.take_journal(journal)
         changed = engine.take_settings(about)
-        snapshot: Snapshot | None
-        passed_over: list[str] = []
         if source.snapshot is not None:
-            snapshot = intact_snapshot(source)
+            chosen = Chosen(intact_snapshot(source), torn=torn)
         else:
-            snapshot, passed_over = snapshots.newest(source.run_dir, snapshots.live_in(journal), engine.world.files)
-        _restore(engine, source.run_dir, about, journal, snapshot, passed_over, changed, lock, strict, on_divergence)
+            live = snapshots.live_in(journal)
+            chosen = Chosen(*snapshots.newest(source.run_dir, about["run"], live, engine.world.files), torn)
+        _restore(engine, source.run_dir, about, journal, chosen, changed, lock, strict, on_divergence)
     except BaseException:
         if lock is not None:
             lock.release()
@@ -139,13 +91,13 @@ def _restore(
     run_dir: Path,
     about: dict[str, Any],
     journal: Journal,
-    snapshot: Snapshot | None,
-    passed_over: list[str],
+    chosen: Chosen,
     changed: dict[str, tuple[Any, Any]],
     lock: Any,
     strict: bool,
     on_divergence: str,
 ) -> None:
+    snapshot = chosen.snapshot
     start = GENESIS if snapshot is None else Position(snapshot.incarnation, snapshot.seq, snapshot.chain)
     expected = journal.expected_after(start.incarnation, start.seq) if journal.incarnations else {}
     last = journal.last
@@ -162,19 +114,17 @@ def _restore(
     engine.announced_until = start.seq
     if last is not None and lock is not None:  # how it ended isn't what will happen there now
         engine.announced_until = last.seq - (last.event in ("Failed", "Stopped"))
-    report = ResumeReport(run_dir, path, start.seq, len(expected), passed_over, changed)
+    report = ResumeReport(run_dir, path, start.seq, len(expected), chosen.passed_over, chosen.torn, changed)
     _tell(engine, report, snapshot)
-    if (
-        engine._recorder is not None
-        and lock is not None
-        and not set(changed) - recording.UNFELT
-    ):
+    if engine._recorder is not None and lock is not None and not set(changed) - recording.UNFELT:
         engine._recorder.expect(dict(expected), _saying(engine, start.seq), _on_divergence(engine, on_divergence))
     if snapshot is not None:
         engine._reenter(engine.trainer_state, batch)
         engine._hear_inside("on_after_resume", report)
         assert engine.driver is not None
-        engine.driver.restore_generators()  # the last act: nothing may draw after it
+        passed_over = engine.driver.restore_generators()  # the last act: nothing may draw after it
+        if passed_over:
+            _tell_of_generators(engine, snapshot, passed_over)
         if lock is None:
             engine._snapshot()  # a run of its own must not depend on its parent's files
         if unheard:
@@ -199,8 +149,8 @@ def _load(engine: Engine, snapshot: Snapshot, strict: bool) -> Any:
     state = _state(type(engine.trainer_state), held)
     if state.state not in engine.machine.names or state.state in engine.machine.final:
         raise SnapshotFault(f"{snapshot.path} was taken in state '{state.state}', which this machine can't enter")
-    engine._prepare()
-    extra, held_by_driver = engine.driver.read(snapshot.path)
+    engine._prepare(fresh=False)
+    extra, held_by_driver = engine.driver.read(snapshot.path, strict=strict)
     engine.listeners.check(extra["listeners"], engine, strict)  # all that can be refused is refused before this line
     batch = engine.driver.restore(held_by_driver)
     engine.listeners.load_state_dict(extra["listeners"], engine)
@@ -228,9 +178,7 @@ def _record(
         return False
     if lock is None:
         parent = {"run": about["run"], **attrs.asdict(start)}
-        about = recording.create(
-            engine.run_dir, engine._settings(), engine._environment(), parent, engine.world.files
-        )
+        about = recording.create(engine.run_dir, engine._settings(), engine._environment(), parent, engine.world.files)
         engine._recorder = engine._open_recorder(about, incarnation=0, parent=attrs.evolve(start, incarnation=-1))
         return False
     engine.run_dir = run_dir
@@ -268,7 +216,13 @@ def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> No
         name = None if report.snapshot is None else report.snapshot.name
         changed = {k: list(v) for k, v in report.changed.items()}
         engine._recorder.side(
-            "resumed", snapshot=name, at=report.seq, passed_over=report.passed_over, changed=changed, exact=not inexact
+            "resumed",
+            snapshot=name,
+            at=report.seq,
+            passed_over=report.passed_over,
+            torn=report.torn,
+            changed=changed,
+            exact=not inexact,
         )
     where = "from the beginning: there was no snapshot" if snapshot is None else f"at {report.seq:,}"
     n = report.to_match
@@ -276,6 +230,16 @@ def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> No
     engine.say(f"resumed {where}{again}")
     for name, (old, new) in report.changed.items():
         engine.say(f"{name} changed from {old} to {new}")
+    for name in report.torn:
+        engine.say(f"{name} wasn't finished when its process died, and was removed")
+    for name in [] if snapshot is None else snapshot.strangers():
+        engine.say(f"{name} isn't part of the snapshot {report.snapshot}, and was left alone")
+
+
+def _tell_of_generators(engine: Engine, snapshot: Snapshot, passed_over: str) -> None:
+    warnings.warn(f"{snapshot.path}: {passed_over}. What follows isn't exact", stacklevel=5)
+    if engine._recorder is not None:
+        engine._recorder.side("rng_not_restored", snapshot=snapshot.path.name, reason=passed_over)
 
 
 def _saying(engine: Engine, seq: int) -> Callable[[str], None]:
@@ -313,4 +277,4 @@ def _state(cls: type, held: dict[str, Any]) -> Any:
     return cls(**held["state"])
 
 
-__all__ = ["GENESIS", "ResumeReport", "Source", "enter", "find", "intact_snapshot", "schema_of"]
+__all__ = ["GENESIS", "ResumeReport", "enter", "schema_of"]
