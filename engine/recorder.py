@@ -147,6 +147,8 @@ class Recorder:
 
     def close(self) -> None:
         """Write the footer; everything is on the disk after it."""
-        if self._expected and self.append == self._append_expected:
-            self._ends_comparison()
-        self._writer.close()
+        try:
+            if self._expected and self.append == self._append_expected:
+                self._ends_comparison()
+        finally:
+            self._writer.close()

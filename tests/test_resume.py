@@ -25,8 +25,9 @@ from tachograph.engine.journal import JournalBusy, JournalWriteError
 from tachograph.engine.listeners import RestoreMismatch
 from tachograph.engine.recording import NotARun, SettingsChanged
 from tachograph.engine.snapshots import SnapshotFault, SnapshotWriteFault, catalogue, digest_of_commit
+from tachograph.engine.world import World
 from tachograph.states.errors import CallerError
-from tests.test_journal_support import in_child
+from tests.test_journal_support import HalfThen, in_child
 from tests.toys import Indexed, Run, Sum, equal, sides, stub, transitions
 
 
@@ -338,7 +339,7 @@ def test_what_is_no_run_is_refused_and_told_apart(tmp_path: Path) -> None:
     (tmp_path / "broken" / "run.json").write_text("{")
     for path, error, said in (
         (tmp_path / "nothing", FileNotFoundError, "resume_from: there is nothing at "),
-        (tmp_path / "model.pt", NotARun, "model.pt/run.json can't be read: "),
+        (tmp_path / "model.pt", NotARun, "model.pt is a file, and no run. resume_from takes a run directory, or a "),
         (tmp_path / "empty", NotARun, "empty isn't a run directory: it has no run.json. "),
         (tmp_path / "runs", NotARun, r"runs isn't a run directory: it has no run.json. Runs in .*: one."),
         (tmp_path / "broken", NotARun, "broken/run.json can't be read: "),
@@ -729,6 +730,20 @@ def test_ending_earlier_than_the_recorded_run_is_no_divergence(run_dir: Path, st
     again = job(run_dir)
     again.run(resume_from="auto")
     expect_same_end(again, straight)
+
+
+def test_a_journal_that_fails_in_the_middle_of_what_is_done_again_lets_the_next_process_in(
+    run_dir: Path, straight: Trainer
+) -> None:
+    """R59: the lock is free, so that the same program may try again."""
+    crashed(run_dir)
+    again = job(run_dir)
+    again.world = World(files=HalfThen(("write",), 4, OSError(errno.ENOSPC, "")))
+    with pytest.raises(JournalWriteError, match="ENOSPC"):
+        again.run(resume_from="auto")
+    third = job(run_dir)
+    third.run(resume_from="auto")
+    expect_same_end(third, straight)
 
 
 def test_a_divergence_may_be_an_error(run_dir: Path) -> None:
