@@ -1,11 +1,69 @@
 """Who touches the hardware: the protocol, the drivers, and everything that knows a tensor.
 
-Importing this package imports no torch; `choose_driver` does when it builds a driver that needs it.
+Importing this package imports no torch and no numpy: `choose_driver` does when it builds a driver that needs them, and
+the samplers do when the first of them is asked for.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from .choose import choose_driver
 from .driver import NO_BATCH, Driver
-from .errors import LossFault, MatchFault, RestoreFault
+from .errors import LossFault, MatchFault, RestoreFault, SamplerFault
 from .stub import StubDriver
 
-__all__ = ["NO_BATCH", "Driver", "LossFault", "MatchFault", "RestoreFault", "StubDriver", "choose_driver"]
+if TYPE_CHECKING:
+    from .samplers import (
+        BucketedBatchSampler,
+        DopedSampler,
+        MixSequentialSampler,
+        PollingSampler,
+        RandomBatchSampler,
+        RandomSampler,
+        ReproduceBatchSampler,
+        ReproducibleBatchSampler,
+        ReproducibleSampler,
+        SequentialSampler,
+        SortedSampler,
+        UnrepeatedRandomSampler,
+        UnrepeatedSequentialSampler,
+        UnrepeatedSortedSampler,
+        replace_batch_sampler,
+        replace_sampler,
+    )
+
+__all__ = [
+    "NO_BATCH",
+    "BucketedBatchSampler",
+    "DopedSampler",
+    "Driver",
+    "LossFault",
+    "MatchFault",
+    "MixSequentialSampler",
+    "PollingSampler",
+    "RandomBatchSampler",
+    "RandomSampler",
+    "ReproduceBatchSampler",
+    "ReproducibleBatchSampler",
+    "ReproducibleSampler",
+    "RestoreFault",
+    "SamplerFault",
+    "SequentialSampler",
+    "SortedSampler",
+    "StubDriver",
+    "UnrepeatedRandomSampler",
+    "UnrepeatedSequentialSampler",
+    "UnrepeatedSortedSampler",
+    "choose_driver",
+    "replace_batch_sampler",
+    "replace_sampler",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from . import samplers
+
+        return getattr(samplers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

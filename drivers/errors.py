@@ -18,3 +18,7 @@ class MatchFault(CallerError):
 
 class RestoreFault(TachographError):
     """A snapshot doesn't fit what it is to be restored into; the message names the entry or the owner."""
+
+
+class SamplerFault(CallerError, RuntimeError):
+    """A sampler was asked for what it can't do, or can't do now; the message says why and what to do."""
