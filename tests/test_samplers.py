@@ -591,6 +591,17 @@ def test_a_cut_stays_in_the_history_of_its_epoch_only() -> None:
     assert list(again) == list(sampler) == list(BucketedBatchSampler(40, lengths, 5, 2).order(1).reshape(8, 5).tolist())
 
 
+def test_a_history_may_be_older_than_the_position() -> None:
+    """A run knows its position better than the state of a sampler that was taken before."""
+    old, lengths = BucketedBatchSampler(40, list(range(40)), 4, 2), list(range(40))
+    next(walk := iter(old))
+    new = BucketedBatchSampler(40, lengths, 5, 2)
+    new.load_state_dict(old.state_dict(consumed=0))
+    new.seek(0, 8)
+    assert sorted(flat(new)) == sorted(old.order(0)[8:].tolist())
+    assert len(list(walk)) == 9
+
+
 def test_a_history_that_can_not_be_is_refused() -> None:
     sampler = BucketedBatchSampler(40, list(range(40)), 4, 2)
     state = sampler.state_dict(consumed=8)

@@ -26,7 +26,7 @@ class Arranged(ReproducibleSampler):
     """
 
     seed = 0
-    _cuts: Sequence[dict[str, int]] = ()  # "at" which position, and which layout from there on; the first at 0
+    _cuts: Sequence[dict[str, int]] = ()  # "at" which position, and the layout followed from there on; the first at 0
     _cut_epoch = 0
 
     @abc.abstractmethod
@@ -89,9 +89,9 @@ class Arranged(ReproducibleSampler):
 
     # -- the history ---------------------------------------------------------------------------------------
 
-    def _begin(self, epoch: int, consumed: int) -> None:
-        self._cuts, self._cut_epoch = self._history(epoch, consumed), epoch
-        super()._begin(epoch, consumed)
+    def _enter(self, epoch: int, start: int) -> None:
+        super()._enter(epoch, start)
+        self._cuts, self._cut_epoch = self._history(epoch, start), epoch
 
     def _history(self, epoch: int, consumed: int) -> list[dict[str, int]]:
         """The cuts before a position, and one there if the present layout can't simply be followed from it."""

@@ -100,14 +100,18 @@ class ReproducibleSampler(abc.ABC):
         return walk
 
     def _walk(self, turn: int, epoch: int, start: int) -> Generator[Any, None, None]:
-        if turn == self._turn:
-            self._start = 0  # only now: a DataLoader with workers asks for two iterators, and uses the second one
+        if turn == self._turn:  # only now: a DataLoader with workers asks for two iterators, and uses the second one
+            self._enter(epoch, start)
         for entry, position in self._entries(epoch, start):
             if turn == self._turn:
                 self.num_consumed_samples = position
             yield entry
         if turn == self._turn:
             self.epoch, self.num_consumed_samples = epoch + 1, 0
+
+    def _enter(self, epoch: int, start: int) -> None:
+        """Use up the position that an iteration really begins at."""
+        self._start = 0
 
     def _begin(self, epoch: int, consumed: int) -> None:
         self._turn += 1
