@@ -128,7 +128,7 @@ class Recorder:
             self.append = self._writer.append
             field, before, now = first_difference(recorded, source, event, state)
             found = Divergence(state.seq, field, before, now, "")
-            self.side(
+            self._writer.remark(
                 "diverged", at=found.seq, field=field, recorded=repr(before), found=repr(now), matched=self._matched
             )
             self._diverged(found)
@@ -137,7 +137,7 @@ class Recorder:
         """All that can be re-executed is; a run that ends earlier than its records has matched what it reached."""
         self.append = self._writer.append
         self._expected = {}
-        self.side("matched", matched=self._matched, of=self._to_match)
+        self._writer.remark("matched", matched=self._matched, of=self._to_match)
         self._say(f"{self._matched} of {self._to_match} re-executed transitions match")
 
     @property

@@ -147,7 +147,7 @@ def compare_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
 
 
 def write_json(path: Path, value: Any, disk: Files | None = None) -> None:
-    """Write a JSON file so that it is there whole or not at all."""
+    """Write a JSON file so that it is there whole or not at all, and on the disk."""
     disk = disk or Files()
     text = json.dumps(value, indent=2, default=str) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -156,6 +156,7 @@ def write_json(path: Path, value: Any, disk: Files | None = None) -> None:
     try:
         write_file(disk, temporary, text.encode())
         disk.rename(temporary, path)
+        disk.fsync_dir(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             disk.unlink(temporary)

@@ -184,10 +184,11 @@ def _record(
     engine.run_dir = run_dir
     number, parent_at = 0, None
     last = journal.last
-    travelled = lost is not None and last is not None and last.seq == start.seq - 1
+    end = GENESIS if last is None else Position(start.incarnation, last.seq, last.chain)
+    travelled = lost is not None and end.seq == start.seq - 1
     if journal.incarnations:
         number = journal.incarnations[-1].number + 1
-        parent_at = Position(start.incarnation, last.seq, last.chain) if travelled and last is not None else start
+        parent_at = end if travelled else start
     engine._recorder = engine._open_recorder(about, incarnation=number, parent=parent_at, lock=lock)
     engine._recorder.snapshots.last_seq = start.seq  # what it was resumed from
     engine._recorder.snapshots.source = source

@@ -210,6 +210,14 @@ def test_the_background_sync_comes_by_itself_and_only_while_there_is_something_n
 
 
 @pytest.mark.parametrize("at", range(8))
+def test_ctrl_c_while_a_journal_is_created_frees_the_lock(tmp_path: Path, at: int) -> None:
+    files = Faulty(("open_append", "open_update", "write", "fdatasync", "fsync_dir", "pwrite"), at, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        writer(tmp_path, files=files)
+    JournalLock(tmp_path).release()
+
+
+@pytest.mark.parametrize("at", range(8))
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
 def test_a_journal_that_cannot_be_created_says_so_and_frees_the_lock(tmp_path: Path, at: int, number: int) -> None:
     files = Faulty(("open_append", "write", "fdatasync", "fsync_dir", "pwrite"), at, OSError(number, ""))

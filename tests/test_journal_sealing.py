@@ -59,6 +59,36 @@ def test_a_run_that_ends_exactly_with_a_segment_goes_on_in_the_next_one(tmp_path
     assert journal.last.seq == 20
 
 
+@pytest.mark.parametrize("at", range(9))
+def test_ctrl_c_between_any_two_steps_of_sealing_leaves_a_journal_that_can_be_gone_on_with(
+    tmp_path: Path, at: int
+) -> None:
+    """The writer takes nothing more, since nobody knows in which file it would stand."""
+    done = run(N)
+    out = writer(tmp_path, seal_records=10)
+    for transition in done[:9]:
+        out.append(*transition)
+    out._files = out._output._files = out._output.tail._files = Faulty(EVERY, at, KeyboardInterrupt())
+    out._output._write = out._files.write
+    with contextlib.suppress(KeyboardInterrupt):
+        out.append(*done[9])
+    seq = out.seq
+    with contextlib.suppress(JournalWriteError):
+        out.append(*done[seq])
+    seq = out.seq
+    with contextlib.suppress(JournalWriteError):
+        out.close()
+    lock = JournalLock(tmp_path)
+    end = recover(tmp_path).end
+    assert end.seq == seq
+    following = writer(tmp_path, incarnation=1, parent=end, lock=lock, seal_records=10)
+    for transition in done[seq:]:
+        following.append(*transition)
+    following.close()
+    assert same(list(Journal(tmp_path)), done)
+    Journal(tmp_path).verify_chain()
+
+
 @pytest.mark.parametrize("at", range(24))
 def test_a_power_cut_between_any_two_steps_of_sealing_loses_nothing(tmp_path: Path, at: int) -> None:
     done = run(N)

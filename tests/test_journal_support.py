@@ -148,6 +148,10 @@ class Faulty(Files):
         self._strike("open_append")
         return super().open_append(path)
 
+    def open_update(self, path: Path) -> int:
+        self._strike("open_update")
+        return super().open_update(path)
+
     def write(self, fd: int, data: bytes) -> int:
         if self._strike("write"):
             return super().write(fd, data[: len(data) // 2])

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from tachograph.drivers import RestoreFault, StubDriver
 from tachograph.engine import Callback, Diverged, Events, Filter, Journal, LRSchedule, Trainer, diff
-from tachograph.engine.journal import JournalBusy, JournalWriteError
+from tachograph.engine.journal import Files, JournalBusy, JournalWriteError
 from tachograph.engine.listeners import RestoreMismatch
 from tachograph.engine.recording import NotARun, SettingsChanged
 from tachograph.engine.snapshots import SnapshotFault, SnapshotWriteFault, catalogue, digest_of_commit
@@ -732,18 +732,73 @@ def test_ending_earlier_than_the_recorded_run_is_no_divergence(run_dir: Path, st
     expect_same_end(again, straight)
 
 
+def counting(trainer: Trainer) -> Trainer:
+    """A trainer whose own state counts how often a batch was asked for."""
+    trainer.on("fetch", lambda t: t.state.update(fetches=t.state.get("fetches", 0) + 1))
+    return trainer
+
+
+@pytest.mark.parametrize("at", range(1, 10))
 def test_a_journal_that_fails_in_the_middle_of_what_is_done_again_lets_the_next_process_in(
-    run_dir: Path, straight: Trainer
+    run_dir: Path, straight: Trainer, at: int
 ) -> None:
-    """R59: the lock is free, so that the same program may try again."""
-    crashed(run_dir)
-    again = job(run_dir)
-    again.world = World(files=HalfThen(("write",), 4, OSError(errno.ENOSPC, "")))
+    """R59: the lock is free, so that the same program may try again; and every listener has heard everything once."""
+    with pytest.raises(SystemError):
+        counting(job(run_dir, crash_at(2), snapshot_every=None)).run()
+    for snapshot in catalogue(run_dir)[0]:
+        shutil.rmtree(snapshot.path)
+    again = counting(job(run_dir, snapshot_every=None))
+    again.world = World(files=HalfThen(("write",), at, OSError(errno.ENOSPC, "")))
     with pytest.raises(JournalWriteError, match="ENOSPC"):
         again.run(resume_from="auto")
-    third = job(run_dir)
+    third = counting(job(run_dir))
     third.run(resume_from="auto")
     expect_same_end(third, straight)
+    assert third.state["fetches"] == sum(record.dest == "fetch" for record in Journal(run_dir))
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_a_record_that_the_journal_could_not_take_travels_in_the_snapshot_be_it_the_very_first(
+    run_dir: Path, straight: Trainer, at: int
+) -> None:
+    trainer = counting(job(run_dir))
+    trainer.world = World(files=HalfThen(("write",), at, OSError(errno.ENOSPC, "")))
+    with pytest.raises(JournalWriteError, match="ENOSPC"):
+        trainer.run()
+    again = counting(job(run_dir))
+    again.run(resume_from="auto")
+    expect_same_end(again, straight)
+    assert again.state["fetches"] == sum(record.dest == "fetch" for record in Journal(run_dir))
+
+
+class Noting(Files):
+    """Files that note in which order names come into being and to the disk."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def open_append(self, path: Path) -> int:
+        self.notes.append(f"create {path.name}")
+        return super().open_append(path)
+
+    def rename(self, source: Path, dest: Path) -> None:
+        self.notes.append(f"name {dest.name}")
+        super().rename(source, dest)
+
+    def fsync_dir(self, path: Path) -> None:
+        self.notes.append(f"sync {path.name}")
+        super().fsync_dir(path)
+
+
+def test_what_a_run_is_lies_on_the_disk_before_its_journal_begins(run_dir: Path) -> None:
+    """Else a power cut could leave a journal that belongs to no run."""
+    trainer = job(run_dir)
+    trainer.world = World(files=Noting())
+    trainer.run()
+    notes = trainer.world.files.notes  # type: ignore[attr-defined]
+    begins = notes.index("create 000000000000.i0.jsonl")
+    assert notes.index("name run.json") < notes.index("sync run", notes.index("name run.json")) < begins
+    assert notes.index(f"sync {run_dir.parent.name}") < begins
 
 
 def test_a_divergence_may_be_an_error(run_dir: Path) -> None:

@@ -123,9 +123,11 @@ class JournalWriter:
         where = rank_directory(run_dir, rank)
         try:
             output = Output(where, max(first_seq, 1) - 1, chain, files, sync_every, background)
-        except OSError as error:
+        except BaseException as error:
             lock.release()
-            raise JournalWriteError.of(where, error) from error
+            if isinstance(error, OSError):
+                raise JournalWriteError.of(where, error) from error
+            raise
         sealer = Sealer(files, background)
         self = cls(header, encode, output, lock, files, clock, (seal_bytes, seal_records), sealer)
         try:
@@ -229,6 +231,13 @@ class JournalWriter:
         line, crc = side_line(kind, output.seq, data, output.crc, self._clock())
         output.put(line, output.chain, crc, output.seq)
 
+    def remark(self, kind: str, /, **data: Any) -> None:
+        """Write a side record on the transition just committed, which stays so: a failure waits for the next append."""
+        told = self._output.told
+        with contextlib.suppress(JournalWriteError):  # kept in `failure`
+            self.side(kind, **data)
+        self._output.told = told
+
     def sync(self, wait: bool = True) -> None:
         """Have everything written so far brought to the disk.
 
@@ -246,6 +255,14 @@ class JournalWriter:
 
     def _seal(self) -> None:
         """End this segment and open the next. The record before is committed: an error waits for the next one."""
+        try:
+            self._open_next()
+        except BaseException:  # Ctrl-C: nobody knows which file is the one to go on with
+            if self.failure is None:
+                self._output.tail.failure = JournalWriteError(self.path, "the change to the next file was interrupted")
+            raise
+
+    def _open_next(self) -> None:
         output, told = self._output, self._output.told
         path, following = output.path, segment_name(output.seq + 1, self._header.incarnation)
         with contextlib.suppress(JournalWriteError):  # kept in `failure`
