@@ -33,7 +33,7 @@ from .listeners import Listeners
 from .notes import attach, note
 from .recorder import Recorder
 from .requeue import requeue_of
-from .signals import ENDING, Signals
+from .signals import Signals
 from .snapshots import SnapshotWriteFault
 from .world import World
 
@@ -106,6 +106,7 @@ class Engine:
         self._attention = False
         self._snapshot_asked = False
         self._signal: int | None = None
+        self._heeded = False
         self._requeue = requeue_of(requeue)
         self._waiting: list[Callable[[], None]] = []
         self.keep_snapshots, self.on_snapshot_fault = check_snapshots(
@@ -214,20 +215,19 @@ class Engine:
         if on_divergence not in ("warn", "raise"):
             raise CallerError(f"on_divergence must be 'warn' or 'raise', not {on_divergence!r}")
         self._running = True
-        self.exception, self._signal = None, None
+        self.exception, self._heeded = None, False
         try:
-            if self._entered(resume_from, resume_training, on_divergence, strict):
-                with Signals(self._heed_signal):
+            with Signals(self.interrupt):
+                if self._entered(resume_from, resume_training, on_divergence, strict):
                     self._run_to_the_end()
+        except SystemExit:
+            if self._heeded:
+                self._ask_for_requeue()
+            raise
+        else:
+            self._leave()
         finally:
-            self._running = False
-        number = self._signal or 0
-        if number in ENDING:
-            if self._requeue is not None and number != signal.SIGTERM:
-                self._requeue()
-            raise SystemExit(128 + number)
-        if self._signal == signal.SIGINT:  # it came during the last transition: the run is done, the wish isn't
-            raise KeyboardInterrupt
+            self._running, self._signal = False, None
         return self.trainer_state
 
     # -- the loop and the commit ---------------------------------------------------------------------------
@@ -235,6 +235,8 @@ class Engine:
     def _loop(self) -> None:
         perform, final, heeds_stop = self._perform, self.machine.final, self.machine.heeds_stop
         can_stop = hasattr(self.trainer_state, "stop_asked")
+        if self._signal is not None:  # it came before there was anything to do
+            self._attend()
         while (state := self.trainer_state).state not in final:
             if can_stop and state.stop_asked and state.state not in heeds_stop:
                 event: Event = Stopped(reason=state.stop_asked)
@@ -244,7 +246,7 @@ class Engine:
             if self._attention:
                 self._attend()
 
-    def _commit(self, event: Event) -> None:
+    def _commit(self, event: Event, hear: Callable[[str, Event, str], None] | None = None) -> None:
         before = self.trainer_state
         source, kind = before.state, event.__class__
         dest = self._way.get((source, kind))
@@ -256,11 +258,12 @@ class Engine:
         if self._recorder is not None:
             try:
                 self._recorder.append(source, event, after)
-            except JournalWriteError:
-                self.trainer_state = after  # its work is done, though nobody will hear of it: see _after_lost_record
+            except BaseException as error:
+                if isinstance(error, JournalWriteError) or self._recorder.position.seq == after.seq:
+                    self.trainer_state = after  # its work is done, though nobody will hear of it
                 raise
         self.trainer_state = after
-        self._hear(source, event, dest)
+        (hear or self._hear)(source, event, dest)
 
     def _hear(self, source: str, event: Event, dest: str) -> None:
         for fn, give in self._index[source, event.__class__, dest]:
@@ -268,6 +271,15 @@ class Engine:
                 fn(self)
             else:
                 fn(self, *give(self, event))
+
+    def _hear_each(self, source: str, event: Event, dest: str) -> None:
+        """Have everyone hear of a failure, whatever becomes of those before them."""
+        assert self.exception is not None
+        for fn, give in self._index[source, event.__class__, dest]:
+            try:
+                fn(self, *(() if give is None else give(self, event)))
+            except BaseException as second:
+                attach(self.exception, second)
 
     def _hear_inside(self, moment: str, *args: Any) -> None:
         for fn in self.listeners.inside.get(moment, ()):
@@ -283,20 +295,54 @@ class Engine:
             self._snapshot()
         saving.collect(self)
         if self._signal is not None and self.trainer_state.state not in self.machine.final:
-            self._commit(self._interrupted_by(self._signal))
+            self._commit(self.give_up())
+
+    # -- signals -------------------------------------------------------------------------------------------
+
+    def interrupt(self, number: int) -> None:
+        """End the run at its next transition as a signal does that is caught: with a snapshot, and its exit status.
+
+        It may be called at any time and from any thread, so it fits into a signal handler of your own. Before `run()`
+        it ends the run to come.
+
+        Args:
+            number: of the signal; for SIGINT, `run()` raises KeyboardInterrupt, else SystemExit(128 + number).
+
+        Raises:
+            ValueError: no signal has this number.
+        """
+        self._signal = signal.Signals(number)
+        self._attention = True
 
     def interrupted(self) -> bool:
-        """Say whether a signal has come: long work in a state, such as a validation, should ask now and then."""
+        """Say whether the run is to end: long work in a state, such as a validation, should ask now and then."""
         return self._signal is not None
 
-    def _interrupted_by(self, number: int) -> Event:
-        """Keep the committed state in a snapshot, and say how a signal ends the run."""
+    def give_up(self) -> Event:
+        """Return what a state's work returns that leaves off since the run is `interrupted()`.
+
+        The snapshot that is taken here says that the work hasn't begun: what was done of it must have left no trace.
+        """
         self._snapshot()
+        self._heeded = True
+        number = self._signal or signal.SIGTERM
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         if "Stopped" not in self.machine.legal(self.trainer_state.state):  # a machine that can only fail
             raise SystemExit(128 + number)
         return Stopped(reason=signal.Signals(number).name)
+
+    def _leave(self) -> None:
+        """End the script too, if a signal has come, be it when the run was done already."""
+        if self._signal == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._signal is not None:
+            self._ask_for_requeue()
+            raise SystemExit(128 + self._signal)
+
+    def _ask_for_requeue(self) -> None:
+        if self._requeue is not None and self._signal != signal.SIGTERM:
+            self._requeue()
 
     # -- beginning -----------------------------------------------------------------------------------------
 
@@ -346,10 +392,6 @@ class Engine:
     def _flag_attention(self) -> None:
         self._attention = True
 
-    def _heed_signal(self, number: int) -> None:
-        self._signal = number
-        self._attention = True
-
     # -- snapshots and the end -----------------------------------------------------------------------------
 
     def _snapshot(self, *, exact: bool = True) -> None:
@@ -393,6 +435,8 @@ class Engine:
     def _save_what_is_left(self, error: BaseException) -> None:
         """Take a snapshot where the run failed; if the journal can't be written, it carries the record that is lost."""
         recorder, ended = self._recorder, self.trainer_state.state in self.machine.final
+        if self._in_a_hurry():
+            return
         if isinstance(error, JournalWriteError) and recorder is not None:
             try:
                 if not ended:
@@ -404,7 +448,7 @@ class Engine:
 
     def _commit_failure(self, error: BaseException) -> None:
         if self.trainer_state.state not in self.machine.final:
-            self._commit(self._failed(error))
+            self._commit(self._failed(error), self._hear_each)
 
     def _failed(self, error: BaseException) -> Failed:
         return Failed(error=str(error), kind=type(error).__name__)
@@ -413,7 +457,7 @@ class Engine:
         """Wait for the snapshot in flight, write the journal's footer, give back the driver's workers."""
         recorder = self._recorder or self._closing
         pending = self.exception
-        steps = [lambda: saving.wait(self), self._do_what_waits, self._release]
+        steps = [self._finish_snapshots, self._do_what_waits, self._release]
         if recorder is not None:
             steps[1:1] = [recorder.close]
         for step in steps:
@@ -427,6 +471,19 @@ class Engine:
         self._recorder = self._closing = None
         if pending is not None and pending is not self.exception:
             raise pending
+
+    def _finish_snapshots(self) -> None:
+        if self._in_a_hurry():
+            return
+        try:
+            saving.wait(self)
+        except Exception:  # it may have struck from outside, as that of a worker that died: then one is still in work
+            saving.wait(self)
+            raise
+
+    def _in_a_hurry(self) -> bool:
+        """Say whether Ctrl-C struck after a signal that hadn't been heeded yet: whoever sends two doesn't wait."""
+        return self._signal is not None and not self._heeded and isinstance(self.exception, KeyboardInterrupt)
 
     def _release(self) -> None:
         self._attention = self._snapshot_asked = False

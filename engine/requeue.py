@@ -15,10 +15,14 @@ from typing import Any
 from tachograph.states.errors import CallerError
 
 Requeue = Callable[[], None]
+PATIENCE = 60.0
+"""Seconds that a command may take."""
 
 
 def requeue_of(given: Any, environ: Mapping[str, str] = os.environ) -> Requeue | None:
     """Return what asks for the requeue; None where nobody asked for one, or this is no Slurm job.
+
+    It raises nothing: if the job couldn't be requeued it warns, and the snapshot is on the disk all the same.
 
     Args:
         given: True for `scontrol requeue <job>`, a sequence of strings for another command that the job's id is
@@ -39,9 +43,9 @@ def requeue_of(given: Any, environ: Mapping[str, str] = os.environ) -> Requeue |
     if job is None:
         return None
     if callable(given):
-        return lambda: given(job)
-    command = ["scontrol", "requeue"] if given is True else list(given)
-    return lambda: _call([*command, job])
+        return lambda: _attempt(lambda: given(job), getattr(given, "__qualname__", repr(given)))
+    command = [*(("scontrol", "requeue") if given is True else given), job]
+    return lambda: _attempt(lambda: _call(command), " ".join(command))
 
 
 def _job(environ: Mapping[str, str]) -> str | None:
@@ -50,11 +54,13 @@ def _job(environ: Mapping[str, str]) -> str | None:
 
 
 def _call(command: list[str]) -> None:
-    """Run the command; that it failed is said, and changes nothing: the snapshot is on the disk."""
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE)
+    if done.returncode != 0:
+        raise OSError(f"it ended with status {done.returncode}: {done.stderr.strip()}")
+
+
+def _attempt(ask: Callable[[], Any], name: str) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        fault = "" if done.returncode == 0 else f"it ended with status {done.returncode}: {done.stderr.strip()}"
-    except (OSError, subprocess.SubprocessError) as error:
-        fault = str(error)
-    if fault:
-        warnings.warn(f"the job wasn't requeued by {' '.join(command)!r}: {fault}", stacklevel=2)
+        ask()
+    except Exception as error:
+        warnings.warn(f"the job wasn't requeued by {name!r}: {error}", stacklevel=2)

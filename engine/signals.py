@@ -12,8 +12,6 @@ HEEDED: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGT
 """Signal -> the handler that nobody has put another in place of."""
 if hasattr(signal, "SIGUSR1"):  # what Slurm sends before a job's time is up; Windows has none
     HEEDED[signal.SIGUSR1] = signal.SIG_DFL
-ENDING = frozenset(HEEDED) - {signal.SIGINT}
-"""Signals that end a run with the status 128 + number; Ctrl-C is raised as KeyboardInterrupt."""
 
 
 class Signals:

@@ -328,7 +328,7 @@ class Trainer(Steps, Engine):
 
     def _sanity_check(self, state: TrainerState) -> Event:
         results = self._evaluated(self._sanity)
-        return self._interrupted_by(self._signal or 0) if results is None else SanityChecked(results=results)
+        return self.give_up() if results is None else SanityChecked(results=results)
 
     def _epoch_begin(self, state: TrainerState) -> Event:
         driver, late = self.driver, self._limits.out_of_time()
@@ -390,7 +390,7 @@ class Trainer(Steps, Engine):
 
     def _validate(self, state: TrainerState) -> Event:
         results = self._evaluated(self._num_eval)
-        return self._interrupted_by(self._signal or 0) if results is None else Validated(results=results)
+        return self.give_up() if results is None else Validated(results=results)
 
     def _evaluated(self, batches: int) -> dict[str, Any] | None:
         """Evaluate; None if a signal came in between: then listeners have forgotten what they heard of it."""

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +28,6 @@ from tachograph.states import (
 )
 from tachograph.states.errors import CallerError
 from tachograph.states.step import validation_due
-from tests.jobs import signal_job
 from tests.test_table import Distilled
 from tests.toys import Sum, sides, stub, transitions
 
@@ -547,130 +543,6 @@ def test_a_stop_asked_before_the_run_ends_it_at_once() -> None:
     trainer = stub([1])
     trainer.stop()
     assert (trainer.run().stop_asked, trainer.driver.seen) == ("stop()", [])
-
-
-# -- signals -----------------------------------------------------------------------------------------------
-
-
-def child(*arguments: str) -> subprocess.CompletedProcess[str]:
-    job = Path(signal_job.__file__)
-    return subprocess.run(
-        [sys.executable, str(job), *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, int]:
-    """The chain and the weight of the run that no signal struck."""
-    run_dir = tmp_path_factory.mktemp("straight") / "run"
-    driver = StubDriver()
-    trainer = signal_job.build(str(run_dir), driver)
-    trainer.run()
-    return Journal(run_dir).chain, driver.weight
-
-
-PLACES = [*STATES, "in:next_batch", "in:train_step", "in:optimizer_step", "in:evaluate_step"]
-
-
-@pytest.mark.parametrize("where", PLACES)
-def test_sigterm_is_heeded_at_the_next_transition_with_one_snapshot_and_status_143(
-    run_dir: Path, where: str, uninterrupted: tuple[str, int]
-) -> None:
-    """R11: in any state, and in the middle of any state's work; the resumed run ends as the straight one."""
-    done = child(str(run_dir), "SIGTERM", where)
-    assert done.returncode == 143, done.stderr
-    assert done.stdout == ""
-    source, event, dest = transitions(run_dir)[-1].replace("--", " ").replace(">", " ").split()
-    assert (event, dest) == ("Stopped", "done")
-    last = Journal(run_dir).last
-    assert last is not None
-    assert last.data == {"reason": "SIGTERM"}
-    assert [s["at"] for s in sides(run_dir, "saved")] == [last.seq - 1]
-    if where in STATES:
-        assert source == where
-    expect_resumable(run_dir, uninterrupted)
-
-
-@pytest.mark.parametrize("where", ["sanity_check", "fetch", "validate", "in:train_step"])
-def test_ctrl_c_ends_the_script_with_its_own_error_and_a_snapshot(
-    run_dir: Path, where: str, uninterrupted: tuple[str, int]
-) -> None:
-    """R10, R25: the script doesn't go on as if training had finished."""
-    done = child(str(run_dir), "SIGINT", where)
-    assert done.returncode in (-signal.SIGINT, 130)
-    assert done.stdout == ""
-    assert "KeyboardInterrupt" in done.stderr
-    last = Journal(run_dir).last
-    assert last is not None
-    assert (last.event, last.dest, last.data["kind"]) == ("Failed", "exception", "KeyboardInterrupt")
-    (saved,) = sides(run_dir, "saved")
-    assert (saved["at"], saved["exact"]) == (last.seq - 1, True)
-    expect_resumable(run_dir, uninterrupted)
-
-
-def expect_resumable(run_dir: Path, uninterrupted: tuple[str, int]) -> None:
-    driver = StubDriver()
-    trainer = signal_job.build(str(run_dir), driver)
-    assert trainer.run(resume_from="auto").state == "done"
-    assert (Journal(run_dir).chain, driver.weight) == uninterrupted
-    assert sides(run_dir, "diverged") == []
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "SIGTERM",
-        "SIGINT",
-    ],
-)
-def test_a_signal_that_comes_when_the_run_has_just_ended_is_not_lost(run_dir: Path, name: str) -> None:
-    """R11, R25: the script doesn't go on."""
-    done = child(str(run_dir), name, "done")
-    assert done.returncode == {"SIGTERM": 143, "SIGINT": -signal.SIGINT}[name]
-    assert done.stdout == ""
-    assert transitions(run_dir)[-1] == "epoch_end --EpochEnded--> done"
-
-
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_a_second_signal_acts_at_once(run_dir: Path, name: str) -> None:
-    """R11: no transition comes between; what was committed stays."""
-    done = child(str(run_dir), name, "in:train_step", "2")
-    if name == "SIGTERM":
-        assert done.returncode == -signal.SIGTERM
-        assert transitions(run_dir)[-1] == "fetch --Fetched--> step"
-    else:
-        assert "KeyboardInterrupt" in done.stderr
-        assert transitions(run_dir)[-1] == "step --Failed--> exception"
-
-
-def test_the_handlers_of_signals_are_put_back_after_the_run_and_a_user_s_own_are_left_alone() -> None:
-    """R11."""
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    during: list[Any] = []
-    trainer = stub([1])
-    trainer.on(Events.on_train_begin, lambda trainer: during.append(signal.getsignal(signal.SIGTERM)))
-    trainer.run()
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-    assert during[0] not in before
-
-    def own(number: int, frame: Any) -> None: ...
-
-    signal.signal(signal.SIGTERM, own)
-    try:
-        trainer = stub([1])
-        trainer.on(Events.on_train_begin, lambda trainer: during.append(signal.getsignal(signal.SIGTERM)))
-        trainer.run()
-    finally:
-        signal.signal(signal.SIGTERM, before[1])
-    assert during[1] is own
-
-
-def test_a_trainer_may_run_in_a_thread_where_no_signals_can_be_caught() -> None:
-    trainer = stub([1, 2])
-    thread = threading.Thread(target=trainer.run)
-    thread.start()
-    thread.join()
-    assert trainer.trainer_state.state == "done"
 
 
 def test_a_run_without_a_run_directory_keeps_nothing_and_has_no_journal(tmp_path: Path, monkeypatch: Any) -> None:
