@@ -6,6 +6,7 @@ recorded past the snapshot is expected of the transitions that follow.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from tachograph.states.trainer_state import SCHEMA
 from . import recording, snapshots
 from .diff import Diverged, Divergence
 from .journal import Journal, JournalLock, Position, Record, recover
+from .journal.codec import restored
 from .snapshots import Snapshot, SnapshotFault
 from .sources import Chosen, Source, intact_snapshot
 
@@ -110,10 +112,10 @@ def _restore(
         _ask_again(engine)
     lost = None if snapshot is None else snapshot.about()["unwritten"]
     path = None if snapshot is None else snapshot.path
-    unheard = _record(engine, run_dir, about, journal, start, path, lost, lock)
-    engine.announced_until = start.seq
-    if last is not None and lock is not None:  # how it ended isn't what will happen there now
-        engine.announced_until = last.seq - (last.event in ("Failed", "Stopped"))
+    _record(engine, run_dir, about, journal, start, path, lost, lock)
+    engine.announced_until = start.seq - (lost is not None)
+    if lock is not None:  # how it ended isn't what will happen there now
+        engine.announced_until = 0 if last is None else last.seq - (last.event in ("Failed", "Stopped"))
     report = ResumeReport(run_dir, path, start.seq, len(expected), chosen.passed_over, chosen.torn, changed)
     _tell(engine, report, snapshot)
     if engine._recorder is not None and lock is not None and not set(changed) - recording.UNFELT:
@@ -127,8 +129,8 @@ def _restore(
             _tell_of_generators(engine, snapshot, passed_over)
         if lock is None:
             engine._snapshot()  # a run of its own must not depend on its parent's files
-        if unheard:
-            _hear_again(engine, start.seq)
+        if lost is not None:  # its listeners' memory is that of before: nobody heard what the journal couldn't take
+            _hear_again(engine, lost[0])
 
 
 def _ends(engine: Engine, record: Record) -> bool:
@@ -168,19 +170,18 @@ def _record(
     source: Path | None,
     lost: Any,
     lock: Any,
-) -> bool:
+) -> None:
     """Open this process's part of the recording: a new incarnation, or a new run with this one as its parent.
 
-    Returns:
-        The record of the snapshot's own transition had travelled in the snapshot; now it is written, and not yet heard.
+    The record of the snapshot's own transition may have travelled in the snapshot; then it is written first.
     """
     if engine.run_dir is None:
-        return False
+        return
     if lock is None:
         parent = {"run": about["run"], **attrs.asdict(start)}
         about = recording.create(engine.run_dir, engine._settings(), engine._environment(), parent, engine.world.files)
         engine._recorder = engine._open_recorder(about, incarnation=0, parent=attrs.evolve(start, incarnation=-1))
-        return False
+        return
     engine.run_dir = run_dir
     number, parent_at = 0, None
     last = journal.last
@@ -194,14 +195,12 @@ def _record(
     engine._recorder.snapshots.source = source
     if travelled:
         engine._recorder.rewrite(lost[0].encode(), lost[1])
-    return travelled
 
 
-def _hear_again(engine: Engine, seq: int) -> None:
-    assert engine.run_dir is not None
-    record = Journal(engine.run_dir).seek(seq)
-    event = engine.machine.event_classes[record.event](**record.data)
-    engine._hear(record.source, event, record.dest)
+def _hear_again(engine: Engine, line: str) -> None:
+    told = json.loads(line)
+    event = engine.machine.event_classes[told["event"]](**restored(told["data"]))
+    engine._hear(told["from"], event, told["to"])
 
 
 def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> None:

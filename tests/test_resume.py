@@ -765,10 +765,18 @@ def test_a_record_that_the_journal_could_not_take_travels_in_the_snapshot_be_it_
     trainer.world = World(files=HalfThen(("write",), at, OSError(errno.ENOSPC, "")))
     with pytest.raises(JournalWriteError, match="ENOSPC"):
         trainer.run()
+    fork = counting(job(run_dir.with_name("fork")))
+    fork.run(resume_from=run_dir)
+    with pytest.raises(SystemError):  # a process that dies before it has a snapshot of its own
+        counting(job(run_dir, crash_at(1))).run(resume_from="auto")
+    for snapshot in catalogue(run_dir)[0]:
+        if not snapshot.exact:
+            shutil.rmtree(snapshot.path)
     again = counting(job(run_dir))
     again.run(resume_from="auto")
     expect_same_end(again, straight)
-    assert again.state["fetches"] == sum(record.dest == "fetch" for record in Journal(run_dir))
+    fetches = sum(record.dest == "fetch" for record in Journal(run_dir))
+    assert (again.state["fetches"], fork.state["fetches"]) == (fetches, fetches)
 
 
 class Noting(Files):
