@@ -191,6 +191,8 @@ class StubDriver(Driver):
         return len(capture)
 
     def read(self, directory: Path, *, strict: bool = True) -> tuple[dict[str, Any], Any]:
+        if not (directory / "rank-0.json").is_file():
+            raise RestoreFault(f"{directory} has no rank-0.json: another driver took it")
         held = json.loads((directory / "rank-0.json").read_bytes())
         needed = ("weight", "gradient", "generator", "steps", "updates", "batch", "extra")
         missing = [name for name in needed if name not in held and (strict or name != "generator")]

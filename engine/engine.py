@@ -357,6 +357,7 @@ class Engine:
     def _enter(self, resume_from: Any, resume_training: bool, on_divergence: str, strict: bool) -> bool:
         """Open the recording and stand where the run begins or goes on; False if there's nothing to run."""
         source = sources.find(resume_from, self.run_dir, self.driver)
+        saving.check(self)  # what was added since the engine was built, before it is trained on for hours
         if source is not None and not resume_training:
             assert self.driver is not None
             self._prepare(fresh=False)

@@ -47,8 +47,7 @@ def take(engine: Engine, *, exact: bool, journal_failed: bool = False) -> None:
         "state": attrs.asdict(state, recurse=False),
         "unwritten": None if unwritten is None else [unwritten[0].decode(), unwritten[1]],
     }
-    extra = {"listeners": engine.listeners.state_dict(engine), "user": engine._user_state()}
-    _check(engine, extra)
+    extra = check(engine)
     capture = driver.capture(extra, NO_BATCH if engine.batch is None else engine.batch)
     durable = (lambda: None) if journal_failed else recorder.sync
     recorder.snapshots.write(
@@ -56,16 +55,20 @@ def take(engine: Engine, *, exact: bool, journal_failed: bool = False) -> None:
     )
 
 
-def _check(engine: Engine, extra: dict[str, Any]) -> None:
-    """Refuse what can't be saved before it is copied: it may hold a lock, or half the program."""
-    assert engine.driver is not None
-    is_tensor = engine.driver.is_tensor
-    engine.listeners.check_plain(engine, is_tensor, extra["listeners"]["callbacks"])
-    fault = plain_fault(extra["user"], is_tensor, "trainer.state")
-    if fault:
-        raise CallerError(
-            f"trainer.state is saved with every snapshot, so it must be plain data or tensors, but {fault}"
-        )
+def check(engine: Engine) -> dict[str, Any]:
+    """Return what the engine and its listeners have to save, unless it can't be: it may hold a lock, or a whole program.
+
+    Raises:
+        CallerError: something in it is neither plain data nor a tensor; its place is named.
+    """
+    driver = engine.driver
+    extra = {"listeners": engine.listeners.state_dict(engine), "user": engine._user_state()}
+    if driver is not None:
+        engine.listeners.check_plain(engine, driver.is_tensor, extra["listeners"]["callbacks"])
+        fault = plain_fault(extra["user"], driver.is_tensor, "trainer.state")
+        if fault:
+            raise CallerError(f"trainer.state is saved with every snapshot: plain data and tensors only, but {fault}")
+    return extra
 
 
 def collect(engine: Engine) -> None:

@@ -7,6 +7,7 @@ in flight at a time, and what became of it is collected by the run at its next t
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -26,12 +27,14 @@ from .snapshots import (
     catalogue,
     digest_of_commit,
     leftovers,
-    live_in,
+    place_in,
     read,
     write_json,
 )
 from .world import World
 
+_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The system's errors that have to do with how much is free."""
 Save = Callable[[Path], dict[str, tuple[int, str]]]
 
 
@@ -83,7 +86,7 @@ class SnapshotWriter:
         self._finished = finished
         self._task: Task | None = None
         self._done: deque[Outcome] = deque()
-        self._is_live: Callable[[int, int], bool] | None = None
+        self._place: Callable[[Snapshot], int | None] | None = None
         self._states: dict[Path, Mapping[str, Any]] = {}
         self._said = ""
         self.keep: Keep | None = None
@@ -176,12 +179,14 @@ class SnapshotWriter:
     def _fault(self, seq: int, error: BaseException, size: Callable[[], int]) -> SnapshotWriteFault | JournalWriteError:
         if isinstance(error, JournalWriteError):
             return error  # it speaks for itself, and ends the run whatever becomes of snapshots
-        needed, free = size(), _free(self._root)
-        room = f". It needs about {needed:,} bytes, and {free:,} are free there" if needed and free is not None else ""
+        number = getattr(error, "errno", None)
+        needed, free = size(), _free(self._root) if number in _OF_ROOM else None
+        room = f". It needs about {needed:,} bytes" if needed else ""
+        room += f", and {free:,} are free there" if needed and free is not None else ""
         fault = SnapshotWriteFault(
             f"the snapshot after seq {seq} couldn't be written to {self._root}: {error}{room}. Earlier ones are intact"
         )
-        fault.path, fault.needed, fault.errno = self._root, needed, getattr(error, "errno", None)
+        fault.path, fault.needed, fault.errno = self._root, needed, number
         fault.__cause__ = error
         return fault
 
@@ -206,12 +211,12 @@ class SnapshotWriter:
             return gone, f"{type(error).__name__}: {error}"
 
     def _entries(self) -> list[Entry]:
-        if self._is_live is None:
-            self._is_live = live_in(Journal(self._run_dir))
+        if self._place is None:
+            self._place = place_in(Journal(self._run_dir))
         entries = []
         for s in catalogue(self._run_dir, self._disk)[0]:
             if s.run == self._run:
-                live = self._is_live(s.incarnation, s.seq)
+                live = self._place(s) is not None
                 entries.append(Entry(s.path, s.incarnation, s.seq, s.exact, live, self._state_in(s)))
         return entries
 

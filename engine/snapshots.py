@@ -17,7 +17,7 @@ import attrs
 
 from tachograph.states.errors import TachographError
 
-from .journal import Files, Journal, write_file
+from .journal import Files, Journal, JournalError, write_file
 from .retention import REMOVING
 
 FORMAT = 1
@@ -153,14 +153,14 @@ def catalogue(run_dir: Path, disk: Files = DISK) -> tuple[list[Snapshot], list[t
 
 
 def newest(
-    run_dir: Path, run: str, is_live: Callable[[int, int], bool], disk: Files = DISK
+    run_dir: Path, run: str, place: Callable[[Snapshot], int | None], disk: Files = DISK
 ) -> tuple[Snapshot | None, list[str]]:
     """Find the newest complete and intact snapshot on a run's live history.
 
     Args:
         run_dir: the run.
         run: its id.
-        is_live: `is_live(incarnation, seq)`: this point belongs to the history that goes on.
+        place: tells the incarnation that a snapshot's point belongs to, on the history that goes on; see `place_in`.
         disk: where it is read from.
 
     Returns:
@@ -170,17 +170,21 @@ def newest(
     found, faults = catalogue(run_dir, disk)
     skipped = [f"{path.name} was passed over: {reason}" for path, reason in faults]
     skipped += [f"{s.path.name} was passed over: it is of the run {s.run}" for s in found if s.run != run]
-    live = [s for s in reversed(found) if s.run == run and is_live(s.incarnation, s.seq)]
-    for snapshot in sorted(live, key=lambda s: not s.exact):  # stable: newest first within exact and inexact
+    live = [(s, where) for s in reversed(found) if s.run == run and (where := place(s)) is not None]
+    for snapshot, where in sorted(live, key=lambda pair: not pair[0].exact):  # stable: newest first within each
         fault = snapshot.fault(disk)
         if not fault:
-            return snapshot, skipped
+            return attrs.evolve(snapshot, incarnation=where), skipped
         skipped.append(f"{snapshot.path.name} was passed over: {fault}")
     return None, skipped
 
 
-def live_in(journal: Journal) -> Callable[[int, int], bool]:
-    """Return `is_live(incarnation, seq)`: the point is on the history that a run goes on from."""
+def place_in(journal: Journal) -> Callable[[Snapshot], int | None]:
+    """Return `place(snapshot)`: the incarnation that its point belongs to, on the history that a run goes on from.
+
+    That is the one that took it; or a later one that went through the same point, with the same chain. None: its point
+    isn't on that history.
+    """
     bounds: dict[int, float] = {}
     lives = {life.number: life for life in journal.incarnations}
     number: int = max(lives, default=-1)
@@ -191,7 +195,17 @@ def live_in(journal: Journal) -> Callable[[int, int], bool]:
         if parent is None:
             break
         number, bound = parent.incarnation, min(bound, parent.seq)
-    return lambda incarnation, seq: seq <= bounds.get(incarnation, -1)
+
+    def place(snapshot: Snapshot) -> int | None:
+        if snapshot.seq <= bounds.get(snapshot.incarnation, -1):
+            return snapshot.incarnation
+        try:
+            record = journal.seek(snapshot.seq)
+        except JournalError:
+            return None
+        return record.incarnation if record.chain == snapshot.chain else None
+
+    return place
 
 
 def digest_of_bytes(raw: bytes) -> str:
@@ -236,8 +250,8 @@ __all__ = [
     "digest_of_bytes",
     "digest_of_commit",
     "leftovers",
-    "live_in",
     "newest",
+    "place_in",
     "read",
     "write_json",
 ]

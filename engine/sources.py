@@ -114,7 +114,7 @@ def intact_snapshot(source: Source) -> Snapshot:
             )
         return source.snapshot
     run = recording.load(source.run_dir)["run"]
-    found, skipped = snapshots.newest(source.run_dir, run, snapshots.live_in(Journal(source.run_dir)))
+    found, skipped = snapshots.newest(source.run_dir, run, snapshots.place_in(Journal(source.run_dir)))
     if found is None:
         raise SnapshotFault(f"{source.run_dir} has no intact snapshot. {' '.join(skipped)}")
     return found
