@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import math
+import os
+import shutil
+import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tachograph.engine.retention import Entry, Keep, superfluous
+from tachograph.engine import Journal, Keep, Trainer, snapshot_writer
+from tachograph.engine.retention import Entry, remove, superfluous
+from tachograph.engine.snapshots import SnapshotWriteFault, catalogue
 from tachograph.states import TrainerState
 from tachograph.states.errors import CallerError
+from tests.disks import Failing, disk
+from tests.test_resume import crash_at, expect_same_end, files_of, job, notices
+from tests.toys import Sum, sides, stub, validated
 
 # -- the rules ---------------------------------------------------------------------------------------------
 
@@ -93,7 +104,7 @@ def test_what_was_superseded_stays_while_it_is_among_the_last_and_is_never_among
     assert left([*old, entry(3, 0.25, life=1)], keep) == ["4.i0", "3.i1"]
     assert left([*old, entry(3, 0.15, life=1)], keep) == ["2.i0", "4.i0", "3.i1"]
     assert left([*old, entry(3, 0.25, life=1), entry(4, 0.1, life=1)], keep) == ["3.i1", "4.i1"]
-    assert left(old[:2] + [entry(3, 0.9, live=False), entry(3, 0.9, life=1)], Keep(every=1)) == ["1.i0", "2.i0", "3.i1"]
+    assert left([*old[:2], entry(3, 0.9, live=False), entry(3, 0.9, life=1)], Keep(every=1)) == ["1.i0", "2.i0", "3.i1"]
 
 
 def test_what_is_protected_stays() -> None:
@@ -148,3 +159,249 @@ def test_a_state_that_cannot_answer_is_refused_by_the_field_that_it_lacks() -> N
         Keep(every=1).check_state(Own())
     with pytest.raises(CallerError, match="Keep: best looks at results, which Own doesn't have"):
         Keep(best=1, monitor="acc").check_state(Own())
+
+
+# -- runs --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    """The run that nothing happened to, and that kept all."""
+    trainer = job(tmp_path_factory.mktemp("straight") / "run", snapshot_every=1)
+    trainer.run()
+    return trainer
+
+
+def there(run_dir: Path) -> list[int]:
+    found, faults = catalogue(run_dir)
+    assert faults == []
+    return [s.seq for s in found]
+
+
+def gone(run_dir: Path) -> list[str]:
+    return [name for record in sides(run_dir, "pruned") for name in record["snapshots"]]
+
+
+def test_a_run_keeps_the_last_so_many_and_records_which_went(run_dir: Path, straight: Trainer) -> None:
+    """R12: and what is kept makes no difference to the history."""
+    trainer = job(run_dir, snapshot_every=1, keep_snapshots=3)
+    trainer.run()
+    all_of_them = there(straight.run_dir)  # type: ignore[arg-type]
+    assert there(run_dir) == all_of_them[-3:]
+    assert [int(name) for name in gone(run_dir)] == all_of_them[:-3]
+    kinds = [record.kind for record in Journal(run_dir).sides() if record.kind in ("saved", "pruned")]
+    assert kinds == ["saved"] * 3 + ["saved", "pruned"] * (len(all_of_them) - 3)
+    expect_same_end(trainer, straight)
+
+
+def test_by_default_all_are_kept(run_dir: Path) -> None:
+    job(run_dir).run()
+    assert len(there(run_dir)) == len(sides(run_dir, "saved"))
+    assert gone(run_dir) == []
+
+
+def test_old_ones_go_beside_the_run(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+
+    def noted(*given: Any) -> None:
+        threads.add(threading.current_thread().name)
+        remove(*given)
+
+    monkeypatch.setattr(snapshot_writer, "remove", noted)
+    job(run_dir, keep_snapshots=1).run()
+    assert threads == {"tachograph-snapshot"}
+
+
+@pytest.mark.parametrize("keep", [1, 2, Keep(every=4), Keep(last=2, best=2, monitor="score"), Keep(every=-2)])
+def test_stopped_and_resumed_at_every_epoch_a_run_keeps_what_the_straight_one_keeps(tmp_path: Path, keep: Any) -> None:
+    """R12, R13: what is kept follows from the snapshots themselves, whoever took them."""
+    scores = [0.1, 0.7, 0.3, 0.9, 0.2, 0.9, 0.4]
+
+    def build(run_dir: Path, n_epochs: int = len(scores)) -> Trainer:
+        return validated(scores, run_dir=run_dir, keep_snapshots=keep, n_epochs=n_epochs, seed=1)
+
+    build(tmp_path / "straight").run()
+    for n in range(1, len(scores) + 1):
+        build(tmp_path / "run", n).run(resume_from="auto")
+    kept, again = (batches_of(tmp_path / name) for name in ("straight", "run"))
+    assert set(again) >= set(kept) - ({6} if keep == 2 else set()), "what is kept at an end counts as well"
+    assert len(set(again) - set(kept)) <= 1, "the one it was resumed from stays too"
+    if keep == Keep(last=2, best=2, monitor="score"):
+        assert set(kept) == {4, 6, 7}
+    if keep == Keep(every=-2):
+        assert set(kept) == {2, 4, 6, 7}
+
+
+def batches_of(run_dir: Path) -> list[int]:
+    """How many batches were done at each of the snapshots."""
+    return [s.about()["state"]["global_forward_batches"] for s in catalogue(run_dir)[0]]
+
+
+def test_the_source_of_a_resume_is_kept_while_its_process_lives(run_dir: Path, straight: Trainer) -> None:
+    """R12: keep-last-1, resumed from the first one of many; the next process may let it go."""
+    job(run_dir, snapshot_every=1, n_epochs=2).run()
+    source = catalogue(run_dir)[0][0]
+    again = job(run_dir, snapshot_every=1, n_epochs=2, keep_snapshots=1)
+    again.run(resume_from=source.path)
+    assert there(run_dir) == [source.seq, *there(run_dir)[1:]]
+    assert len(there(run_dir)) == 2
+    third = job(run_dir, snapshot_every=1, keep_snapshots=1)
+    third.run(resume_from="auto")
+    assert source.seq not in there(run_dir)
+    expect_same_end(third, straight)
+
+
+@pytest.mark.parametrize("given", ["run", "snapshot"])
+def test_a_run_that_begins_from_another_one_s_snapshot_never_touches_it(
+    tmp_path: Path, straight: Trainer, given: str
+) -> None:
+    """R12: keep-last-1, resumed into another folder."""
+    job(tmp_path / "source", n_epochs=1).run()
+    files = files_of(tmp_path / "source")
+    source = catalogue(tmp_path / "source")[0][0].path if given == "snapshot" else tmp_path / "source"
+    other = job(tmp_path / "other", keep_snapshots=1, snapshot_every=1)
+    other.run(resume_from=source)
+    assert files_of(tmp_path / "source") == files
+    assert len(there(tmp_path / "other")) == 1
+    assert other.journal.chain == straight.journal.chain  # type: ignore[union-attr]
+
+
+def test_what_is_no_snapshot_of_this_run_is_never_touched(tmp_path: Path) -> None:
+    """R12: another run's, a copy without its COMMIT, a damaged one, files and links of the user's."""
+    run_dir = tmp_path / "run"
+    job(tmp_path / "other", n_epochs=1).run()
+    job(run_dir, n_epochs=1).run()
+    root, mine = run_dir / "snapshots", catalogue(run_dir)[0][0].path
+    foreign = catalogue(tmp_path / "other")[0][0].path
+    shutil.copytree(foreign, root / "000000000001")
+    shutil.copytree(mine, root / "my copy")
+    shutil.copytree(mine, root / "000000000002")
+    (root / "000000000002" / "COMMIT").write_text("{")
+    (root / "000000000003").mkdir()
+    (root / "notes.txt").write_text("x")
+    (root / "link").symlink_to(tmp_path / "other")
+    (root / "my copy" / "COMMIT").unlink()
+    strangers = {path.name for path in root.iterdir()} - {path.name for path in root.iterdir() if path == mine}
+    strangers -= {s.path.name for s in catalogue(run_dir)[0] if s.run != catalogue(tmp_path / "other")[0][0].run}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        job(run_dir, keep_snapshots=1).run(resume_from="auto")
+    assert strangers <= {path.name for path in root.iterdir()}
+    assert {"000000000001", "my copy", "000000000002", "000000000003", "notes.txt", "link"} <= strangers
+    assert files_of(tmp_path / "other")
+
+
+def test_an_inexact_snapshot_goes_when_an_exact_one_follows(run_dir: Path, straight: Trainer) -> None:
+    """R12: those of errors pile up no more than others."""
+    settings: dict[str, Any] = {"keep_snapshots": 2, "snapshot_every": "epoch"}
+    for n in (5, 2, 2):
+        with pytest.raises(SystemError):
+            job(run_dir, crash_at(n), **settings).run(resume_from="auto")
+        assert [s.exact for s in catalogue(run_dir)[0]].count(False) == 1
+    again = job(run_dir, **settings)
+    again.run(resume_from="auto")
+    assert all(s.exact for s in catalogue(run_dir)[0])
+    expect_same_end(again, straight)
+
+
+# -- what can't be kept by such a rule ---------------------------------------------------------------------
+
+
+def test_a_monitor_that_is_not_among_the_results_is_refused_at_the_first_evaluation(run_dir: Path) -> None:
+    """R12: with the names there are; hours later it would be too late."""
+    trainer = job(run_dir, keep_snapshots=Keep(best=2, monitor="summ"))
+    said = r"keep_snapshots: monitor 'summ' isn't among the results. Did you mean 'sum#m'\?"
+    with pytest.raises(CallerError, match=said):
+        trainer.run()
+    assert trainer.trainer_state.global_forward_batches == 0, "the sanity check has the same names"
+    with pytest.raises(CallerError, match="keep_snapshots: monitor 'n' fits n#m, n#o"):
+        stub(
+            metrics={"m": Sum(), "o": Sum()},
+            validate_dataloaders=[1],
+            run_dir=run_dir.with_name("other"),
+            keep_snapshots=Keep(best=1, monitor="n"),
+        ).run(num_eval_sanity_batch=0)
+
+
+def test_the_best_without_results_are_refused_when_the_trainer_is_built(run_dir: Path) -> None:
+    with pytest.raises(CallerError, match="keep_snapshots: the best ones are those with the best results, so give the"):
+        stub(run_dir=run_dir, keep_snapshots=Keep(best=1, monitor="m"))
+
+
+def test_the_rule_is_a_setting_that_may_change_and_the_next_snapshot_follows_it(
+    run_dir: Path, straight: Trainer
+) -> None:
+    """R40."""
+    job(run_dir, snapshot_every=1, n_epochs=2).run()
+    assert json.loads((run_dir / "run.json").read_text())["settings"]["keep_snapshots"] is None
+    again = job(run_dir, snapshot_every=1, keep_snapshots=Keep(every=3))
+    said = notices(again)
+    again.run(resume_from="auto")
+    assert "keep_snapshots changed from None to {'last': 1, 'every': 3}" in said
+    assert set(batches_of(run_dir)) == {3, 6, 9}
+    expect_same_end(again, straight)
+
+
+# -- a disk that fails -------------------------------------------------------------------------------------
+
+
+class Refusing:
+    """A disk that lets nothing go: the operation named fails on what lies under a removed name, or is to."""
+
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
+
+    def __call__(self, operation: str, path: str, data: bytes) -> None:
+        going = ".removing-" in path if operation != "rename" else ".writing-" not in path
+        if operation == self.operation and going:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+@pytest.mark.parametrize("operation", ["rename", "unlink", "rmdir"])
+def test_what_cannot_be_removed_costs_one_warning_and_never_stops_a_run(
+    run_dir: Path, straight: Trainer, operation: str
+) -> None:
+    """R12: it is tried again after each snapshot, and goes when it can."""
+    trainer = job(run_dir, keep_snapshots=1, n_epochs=2, snapshot_every=1)
+    refusing = disk(run_dir / "snapshots", Refusing(operation))
+    with pytest.warns(UserWarning, match="old snapshots couldn't be removed: .*The run goes on") as caught, refusing:
+        trainer.run()
+    told = [record["error"] for record in sides(run_dir, "not_pruned")]
+    assert len(caught) == len(told) == len(set(told))
+    if operation == "rename":
+        assert len(told) == 1
+        assert len(there(run_dir)) == len(sides(run_dir, "saved")), "all are there"
+    expect_all_usable(run_dir)
+    again = job(run_dir, keep_snapshots=1, snapshot_every=1)
+    again.run(resume_from="auto")
+    assert len(there(run_dir)) <= 2
+    assert not list((run_dir / "snapshots").glob(".*"))
+    expect_same_end(again, straight)
+
+
+def expect_all_usable(run_dir: Path) -> None:
+    assert [s.fault() for s in catalogue(run_dir)[0]] == [""] * len(there(run_dir))
+
+
+@pytest.mark.parametrize("n", range(12))
+def test_where_the_new_one_cannot_be_written_no_old_one_goes(run_dir: Path, n: int) -> None:
+    """R12: write new, verify, publish, then prune: whichever operation of the second snapshot fails."""
+    trainer = job(run_dir, keep_snapshots=1)
+    with disk(run_dir / "snapshots", Failing(14 + n, errno.ENOSPC, for_good=True)), pytest.raises(SnapshotWriteFault):
+        trainer.run()
+    assert there(run_dir) == [12]
+    expect_all_usable(run_dir)
+
+
+def test_what_a_process_left_half_removed_is_removed_at_the_next_start(run_dir: Path, straight: Trainer) -> None:
+    """R12."""
+    job(run_dir, n_epochs=1).run()
+    last = catalogue(run_dir)[0][-1].path
+    shutil.copytree(last, last.with_name(".removing-000000000001"))
+    (last.with_name(".removing-000000000001") / "state.json").unlink()
+    again = job(run_dir)
+    said = notices(again)
+    again.run(resume_from="auto")
+    assert not list((run_dir / "snapshots").glob(".*"))
+    assert not any("removing" in text for text in said)
+    expect_same_end(again, straight)
