@@ -7,11 +7,13 @@ two come from one call of the JSON encoder. Pure: bytes in, bytes out.
 
 from __future__ import annotations
 
+import functools
 import math
 from binascii import hexlify
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from hashlib import blake2b
+from types import CodeType
 from typing import Any
 from zlib import crc32
 
@@ -126,7 +128,7 @@ def encoder(
         taken="; ".join([*(f"held_{n} = state.{n}" for n in calm), *(f"copy_{n} = deepcopy(state.{n})" for n in loose)])
         or "pass",
     )
-    exec(code, space)  # attrs writes its own __init__ the same way
+    exec(_compiled(code), space)  # attrs writes its own __init__ the same way
     return space["make"]()  # type: ignore[no-any-return]
 
 
@@ -154,6 +156,12 @@ def make():
 
     return encode
 """
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(code: str) -> CodeType:
+    """Compile once for all writers of a process: a resume opens one more, and its classes are the same."""
+    return compile(code, "<journal>", "exec")
 
 
 class _CalmPart:
@@ -218,7 +226,7 @@ def _fields_of(names: list[str], omitted: Mapping[str, Any]) -> Callable[[Any], 
             lines.append(f"    if value.{name} {word} {omitted[name]!r}:")
         lines.append(f"    {'    ' * (name in omitted)}data[{name!r}] = value.{name}")
     space: dict[str, Any] = {}
-    exec("\n".join(["def fields(value):", *lines, "    return data"]), space)
+    exec(_compiled("\n".join(["def fields(value):", *lines, "    return data"])), space)
     return space["fields"]  # type: ignore[no-any-return]
 
 
