@@ -5,61 +5,43 @@ Real processes, really killed. `make test` takes a sample of the points, `make t
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 
 from tachograph.engine import Journal, diff
+from tests.jobs.exact_job import EVERY, Configuration, covering, differences
+from tests.jobs.forks import Forks
 
-JOB = Path(__file__).parent / "jobs" / "exact_job.py"
 Run = Callable[..., int]
+Proven = Callable[[int], None]
 SAMPLE = 9  # every ninth transition in `make test`: all kinds of states are among them (a test says so)
 POLICIES = (1, 4, "epoch", None)
+TRAINED = covering([configuration for configuration in EVERY if configuration.workers == 0])
 
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    server = subprocess.Popen([sys.executable, str(JOB)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def one(**job: Any) -> int:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        server.stdin.write(json.dumps(job) + "\n")
-        server.stdin.flush()
-        return int(server.stdout.readline())
-
-    yield one
-    server.communicate(timeout=30)
+    forks = Forks("tests.jobs.exact_job")
+    yield forks.run
+    forks.close()
 
 
 @pytest.fixture(scope="module")
 def straight(run: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("straight")
-    assert run(run_dir=str(folder / "run"), snapshot_every="epoch", out=str(folder / "out")) == 0
+    return went_straight(run, folder)
+
+
+def went_straight(run: Run, folder: Path, **job: Any) -> dict[str, Any]:
+    assert run(run_dir=str(folder / "run"), snapshot_every="epoch", out=str(folder / "out"), **job) == 0
     return {**torch.load(folder / "out", weights_only=True), "run_dir": folder / "run"}
-
-
-def differences(a: Any, b: Any, path: str = "") -> list[str]:
-    """Name every leaf that isn't bit-equal."""
-    if isinstance(a, torch.Tensor):
-        return [] if torch.equal(a, b) and a.dtype == b.dtype else [path]
-    if isinstance(a, dict):
-        if a.keys() != b.keys():
-            return [f"{path}: {sorted(map(str, a.keys() ^ b.keys()))}"]
-        return [d for k in a for d in differences(a[k], b[k], f"{path}/{k}")]
-    if isinstance(a, (list, tuple)):
-        if len(a) != len(b):
-            return [f"{path}: {len(a)} entries, {len(b)}"]
-        return [d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in differences(x, y, f"{path}/{i}")]
-    return [] if a == b else [f"{path}: {a!r}, {b!r}"]
 
 
 def expect_equal(straight: dict[str, Any], out: Path) -> None:
@@ -67,12 +49,12 @@ def expect_equal(straight: dict[str, Any], out: Path) -> None:
     assert not differences({k: v for k, v in straight.items() if k != "run_dir"}, resumed)
 
 
-def kill_and_resume(run: Run, straight: dict[str, Any], folder: Path, seq: int, policy: Any) -> None:
+def kill_and_resume(run: Run, straight: dict[str, Any], folder: Path, seq: int, policy: Any, **job: Any) -> None:
     run_dir = folder / f"run-{seq}"
-    assert run(run_dir=str(run_dir), snapshot_every=policy, kill_at=seq) == -signal.SIGKILL
+    job = {"run_dir": str(run_dir), "snapshot_every": policy, **job}
+    assert run(**job, kill_at=seq) == -signal.SIGKILL
     assert Journal(run_dir).last.seq == seq
-    status = run(run_dir=str(run_dir), snapshot_every=policy, out=str(folder / "out"), foreign_seed=seq)
-    assert status == 0
+    assert run(**job, out=str(folder / "out"), foreign=seq) == 0
     expect_equal(straight, folder / "out")
     assert diff(straight["run_dir"], run_dir) is None
     journal = Journal(run_dir)
@@ -92,7 +74,7 @@ def test_the_straight_run_has_everything_that_can_go_wrong(straight: dict[str, A
     assert ("step", "Stepped", "validate") in ways
     assert any(r.state.accumulated == 2 for r in records)
     assert "EarlyStopping" in records[-1].state.stop_asked
-    assert all(straight["calls"].values())
+    assert all(straight["user"]["calls"].values())
 
 
 def test_a_sample_of_the_transitions_holds_every_kind_of_state(straight: dict[str, Any]) -> None:
@@ -105,26 +87,41 @@ def sample(seq: int) -> bool:
 
 
 def test_killed_after_a_sample_of_transitions_it_ends_with_the_same_bits(
-    run: Run, straight: dict[str, Any], tmp_path: Path
+    run: Run, straight: dict[str, Any], tmp_path: Path, proven: Proven
 ) -> None:
     """R01 R02 R04 R05 R07 R10 R13 R22 R29 R41 R57 B10 B11 B12 B14 B15 B16 SV9."""
     last = straight["state"]["seq"]
     points = [seq for seq in range(1, last) if sample(seq)] + [last - 1, last - 2]
     for n, seq in enumerate(points):
         kill_and_resume(run, straight, tmp_path, seq, POLICIES[n % len(POLICIES)])
+    proven(len(points))
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("policy", POLICIES)
 def test_killed_after_every_transition_it_ends_with_the_same_bits(
-    run: Run, straight: dict[str, Any], tmp_path: Path, policy: Any
+    run: Run, straight: dict[str, Any], tmp_path: Path, proven: Proven, policy: Any
 ) -> None:
     for seq in range(1, straight["state"]["seq"]):
         kill_and_resume(run, straight, tmp_path, seq, policy)
+    proven(straight["state"]["seq"] - 1)
+
+
+@pytest.mark.parametrize("configuration", TRAINED, ids=[configuration.id for configuration in TRAINED])
+def test_killed_however_it_trains_it_ends_with_the_same_bits(
+    run: Run, tmp_path: Path, proven: Proven, configuration: Configuration
+) -> None:
+    """Two kills each; `test_exact_grid.py` has all the points."""
+    job = {"configuration": attrs.asdict(configuration)}
+    straight = went_straight(run, tmp_path, **job)
+    first = 4 + TRAINED.index(configuration)
+    for seq, policy in ((first, 1), (first + 20, "epoch")):
+        kill_and_resume(run, straight, tmp_path, seq, policy, **job)
+    proven(2)
 
 
 def test_one_process_per_transition_for_a_whole_epoch_ends_with_the_same_bits(
-    run: Run, straight: dict[str, Any], tmp_path: Path
+    run: Run, straight: dict[str, Any], tmp_path: Path, proven: Proven
 ) -> None:
     """R26: a chain of resumes; each process goes on for one published snapshot and is killed."""
     job = {"run_dir": str(tmp_path / "run"), "snapshot_every": None}
@@ -137,3 +134,4 @@ def test_one_process_per_transition_for_a_whole_epoch_ends_with_the_same_bits(
     assert run(**job, out=str(tmp_path / "out")) == 0
     expect_equal(straight, tmp_path / "out")
     assert diff(straight["run_dir"], tmp_path / "run") is None
+    proven(processes)
