@@ -13,7 +13,7 @@ from . import storage
 from .errors import RestoreFault
 
 ENTRIES = (
-    *("optimizers", "scaler", "evaluating", "gradients", "generators", "losses"),
+    *("optimizers", "scaler", "built", "evaluating", "gradients", "generators", "losses", "loader"),
     *("batch", "batch_ids", "batch_samples", "has_batch", "extra"),
 )
 """What `rank-0.pt` of a snapshot holds."""

@@ -23,7 +23,7 @@ from . import generators, restoring, storage
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
 from .lengths import length_of
-from .loaders import BatchSource, check_loader, described, hash_ids, source_of
+from .loaders import BatchSource, check_loader, described, hash_ids, settings_of, source_of
 from .matching import matched
 from .measuring import LAG, Losses, read_scalar
 from .precision import choose_precision
@@ -88,6 +88,7 @@ class TorchDriver(Driver):
         self._source: BatchSource | None = None
         self._digest: Callable[[], int] = int
         self._to_restore: tuple[Any, dict[str, str]] | None = None
+        self._source_loader: Any = None
 
     # -- building ------------------------------------------------------------------------------------------
 
@@ -108,7 +109,8 @@ class TorchDriver(Driver):
 
     def setup(self, seed: int, whole_digest: bool) -> None:
         self.model.to(self.device)
-        self._source = source_of(self._loader, seed, self._max_batches)
+        self._as_built()
+        self._source = self._sourced(seed)
         self._digest = generators.digest_reader(whole_digest, self.device)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -122,7 +124,8 @@ class TorchDriver(Driver):
                 f"{type(o).__name__} with groups of {s}" for o, s in zip(self.optimizers, sizes, strict=True)
             ],
             "precision": self.precision.name,
-            "data": described(self._loader, self._max_batches),
+            "train_fn": self._train_fn_name,
+            **settings_of(self._loader, self._max_batches),
         }
 
     def environment(self) -> dict[str, Any]:
@@ -131,6 +134,32 @@ class TorchDriver(Driver):
             "device": str(self.device),
             "threads": torch.get_num_threads(),
             "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+    def _sourced(self, seed: int) -> BatchSource:
+        """Read the loader from where it stands: in a second run of this object it has been read before."""
+        before, source = self._source, source_of(self._loader, seed, self._max_batches, self._told)
+        if before is not None and self._source_loader is self._loader:
+            source.load(before.state())
+        self._source_loader = self._loader
+        return source
+
+    def _told(self, text: str) -> None:
+        warnings.warn(text, stacklevel=4)
+        self.tell(text)
+
+    def hyperparameters(self) -> dict[str, Any]:
+        built = self._as_built()
+        return {**hyperparameters.named(built["optimizers"]), **({"scaler": built["scaler"]} if built["scaler"] else {})}
+
+    def _as_built(self) -> dict[str, Any]:
+        """Return the plain values of the optimizers and of the scaler, as they were before the first batch."""
+        if self._built is None:
+            scaler = {} if self._scaler is None else self._scaler.state_dict()
+            self._built = {
+                "optimizers": [hyperparameters.of_groups(o.param_groups) for o in self.optimizers],
+                "scaler": {k: v for k, v in scaler.items() if not k.startswith("_")},
+            }
+        return self._built
+
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
         }
@@ -149,7 +178,7 @@ class TorchDriver(Driver):
 
     def open_epoch(self, epoch: int, done: int, samples: int | None = None) -> int | None:
         assert self._source is not None, "setup() comes first"
-        return self._source.open(epoch, done)
+        return self._source.open(epoch, done, samples)
 
     def next_batch(self) -> Any:
         source = self._source
@@ -298,10 +327,11 @@ class TorchDriver(Driver):
             "evaluating": [name for name, module in self.model.named_modules() if not module.training],
             "gradients": storage.copied(grads),
             "generators": states,
-            "batch": storage.copied(batch) if batch is not NO_BATCH and storage.is_plain(batch) else None,
+            "loader": None if self._source is None else self._source.state(again=in_hand and not plain),
+            "batch": storage.copied(batch) if plain else None,
             "batch_ids": storage.copied(self.batch_ids) if storage.is_plain(self.batch_ids) else None,
             "batch_samples": self.batch_samples,
-            "has_batch": batch is not NO_BATCH and storage.is_plain(batch),
+            "has_batch": plain,
             "losses": [] if self._losses is None else self._losses.state(),
             "extra": storage.copied(dict(extra)),
         }
@@ -310,6 +340,8 @@ class TorchDriver(Driver):
         rest = {key: value for key, value in capture.items() if key != "model"}
         return {
             "model.pt": storage.write(capture["model"], directory / "model.pt"),
+        in_hand = batch is not NO_BATCH
+        plain = in_hand and storage.is_plain(batch)
             "rank-0.pt": storage.write(rest, directory / "rank-0.pt"),
         }
 
@@ -345,6 +377,8 @@ class TorchDriver(Driver):
         if self._scaler is not None:
             self._scaler.load_state_dict(rest["scaler"])
         for name, parameter in self.model.named_parameters():
+        if self._source is not None:
+            self._source.check(rest["loader"])
             grad = rest["gradients"].get(name)
             parameter.grad = None if grad is None else grad.to(parameter.device)
         if self._losses is not None:
@@ -376,6 +410,8 @@ def _named(value: object) -> str:
 
 
 def _device(device: Any, model: nn.Module) -> torch.device:
+        if self._source is not None:
+            self._source.load(rest["loader"])
     if device is None:
         first = next(model.parameters(), None)
         return first.device if first is not None else torch.device("cpu")
