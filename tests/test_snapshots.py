@@ -38,7 +38,7 @@ from tachograph.states import trainer_state
 from tachograph.states.errors import CallerError
 from tests.disks import Failing, Killing, KillingAfter, Recording, Strike, disk
 from tests.test_journal_support import in_child
-from tests.test_resume import Wider, doctored, expect_same_end, flip, job, notices
+from tests.test_resume import Wider, crash_at, doctored, expect_same_end, flip, job, notices
 from tests.toys import Indexed, Run, equal, sides, stub
 
 FULL, BROKEN = errno.ENOSPC, errno.EIO
@@ -360,6 +360,53 @@ class FailingAfter:
             self.n -= 1
         if self.n < 0 and (of_journal or self.all_of_it) and operation not in ("unlink", "rmdir"):
             raise OSError(BROKEN, os.strerror(BROKEN))
+
+
+def test_an_emergency_snapshot_is_used_again_if_the_life_that_went_on_from_it_took_none(
+    run_dir: Path, straight: Trainer
+) -> None:
+    """R12: the record that it carried is the next life's, but the point is the same."""
+    strike = FailingAfter(run_dir / "journal", 17, False)
+    with disk(run_dir / "journal", strike), pytest.raises(JournalWriteError):
+        job(run_dir, snapshot_every=None).run()
+    (emergency,) = catalogue(run_dir)[0]
+    for _ in range(2):
+        dies_in_a_step(run_dir, 2, snapshot_every=None)
+    again = job(run_dir)
+    said = notices(again)
+    again.run(resume_from="auto")
+    assert said[0].startswith(f"resumed at {emergency.seq}; ")
+    expect_same_end(again, straight)
+
+
+def dies_in_a_step(run_dir: Path, n: int, **settings: Any) -> None:
+    """Go on in a process of its own, which is killed in its n-th training step."""
+
+    def work() -> None:
+        kill = {"train_step": lambda driver: driver.calls.count("train_step") == n and os.kill(os.getpid(), 9)}
+        job(run_dir, StubDriver(on=kill), **settings).run(resume_from="auto")
+
+    os.waitpid(in_child(work), 0)
+
+
+def test_a_snapshot_of_an_earlier_life_is_used_where_the_history_went_through_its_point_again(
+    run_dir: Path, straight: Trainer
+) -> None:
+    """R12, R26: resumed from an early one, and killed long past the next ones, of which none was taken anew."""
+    job(run_dir, snapshot_every=1, n_epochs=2).run()
+    early, *others = catalogue(run_dir)[0]
+    again = job(run_dir, crash_at(4), snapshot_every=None)
+    with pytest.raises(SystemError):
+        again.run(resume_from=early.path)
+    last = Journal(run_dir).last
+    assert last is not None
+    reached = [s for s in others if s.seq < last.seq]
+    assert len(reached) >= 2
+    third = job(run_dir)
+    said = notices(third)
+    third.run(resume_from="auto")
+    assert said[0].startswith(f"resumed at {reached[-1].seq}; ")
+    expect_same_end(third, straight)
 
 
 # -- places that can't be written --------------------------------------------------------------------------
