@@ -30,7 +30,7 @@ from .callbacks.checkpoint import Checkpoint
 from .checks import Perform, as_callbacks, check_perform, check_snapshots
 from .journal import Journal, JournalWriteError, Position
 from .listeners import Listeners
-from .notes import attach, note
+from .notes import attach, message, note
 from .recorder import Recorder
 from .requeue import requeue_of
 from .signals import Signals
@@ -452,7 +452,7 @@ class Engine:
             self._commit(self._failed(error), self._hear_each)
 
     def _failed(self, error: BaseException) -> Failed:
-        return Failed(error=str(error), kind=type(error).__name__)
+        return Failed(error=message(error), kind=type(error).__name__)
 
     def _close(self) -> None:
         """Wait for the snapshot in flight, write the journal's footer, give back the driver's workers."""

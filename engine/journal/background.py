@@ -77,12 +77,34 @@ class Pulse:
         self.thread = None
 
 
+class _Work(threading.Thread):
+    """A thread that can be waited for again when a first wait was broken off by a signal.
+
+    A plain one can't: in Python 3.10 to 3.12, `Thread.join` takes it for ended then (bpo-45274).
+    """
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._done.set()
+
+    def join(self, timeout: float | None = None) -> None:
+        if self._done.wait(timeout):
+            super().join(timeout)
+
+
 class Background:
     """Does work in threads."""
 
     def start(self, work: Callable[[], None], name: str) -> Task:
         """Begin to do a piece of work; an error in it is its own to keep."""
-        thread = threading.Thread(target=work, name=name, daemon=True)
+        thread = _Work(work, name)
         thread.start()
         return thread
 
