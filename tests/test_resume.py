@@ -245,14 +245,7 @@ class Wider(nn.Module):
             "accumulation_steps is 1, this trainer's 2, and accumulation_steps is fixed for a run",
         ),
         ({"precision": "bf16"}, "precision is fp32, this trainer's bf16, and precision is fixed for a run"),
-        (
-            {"batch_size": 3},
-            "data is Indexed of 12 samples in batches of 2 by .*, this trainer's Indexed of 12 samples in",
-        ),
-        (
-            {"n": 14},
-            "data is Indexed of 12 samples in batches of 2 by .*, this trainer's Indexed of 14 samples in batches",
-        ),
+        ({"n": 14}, "data is Indexed of 12 samples by .*, this trainer's Indexed of 14 samples by RandomSampler, and"),
     ],
 )
 def test_a_fixed_setting_that_changed_is_refused_by_its_old_and_its_new_value(
