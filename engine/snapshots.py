@@ -67,19 +67,29 @@ class Snapshot:
 
     def fault(self, disk: Files = DISK) -> str:
         """Read every file and say what is wrong; "" if the snapshot is intact."""
-        for name, (size, digest) in self.files.items():
-            path = self.path / name
-            if not path.is_file():
-                return f"{name} is missing"
-            if path.stat().st_size != size:
-                return f"{name} has {path.stat().st_size} bytes instead of {size}"
-            try:
-                found = digest_of(path, disk)
-            except OSError as error:
-                return f"{name} can't be read: {error.strerror}"
-            if found != digest:
-                return f"{name} isn't what was written: its digest differs"
-        return ""
+        return next(filter(None, (self.fault_of(name, disk) for name in self.files)), "")
+
+    def fault_of(self, name: str, disk: Files = DISK) -> str:
+        """Read a file and say what is wrong with it; "" if it is intact."""
+        fault = self._fault_by_size(name)
+        if fault:
+            return fault
+        try:
+            found = digest_of(self.path / name, disk)
+        except OSError as error:
+            return f"{name} can't be read: {error.strerror}"
+        return "" if found == self.files[name][1] else f"{name} isn't what was written: its digest differs"
+
+    def fault_by_size(self) -> str:
+        """Say which file is missing or of another size; "" where none is. It reads no file."""
+        return next(filter(None, map(self._fault_by_size, self.files)), "")
+
+    def _fault_by_size(self, name: str) -> str:
+        path, size = self.path / name, self.files[name][0]
+        if not path.is_file():
+            return f"{name} is missing"
+        found = path.stat().st_size
+        return "" if found == size else f"{name} has {found} bytes instead of {size}"
 
     def about(self) -> dict[str, Any]:
         """Read the engine's own part: the state and what belongs to it, as plain data.

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "graph": "print the machine of a training run as Mermaid text or as a table",
     "show": "show what a run went through: as a whole, record by record, or live",
+    "snapshots": "list, verify or prune the snapshots of a run",
 }
 """name, which is its module's as well -> what the command does."""
 

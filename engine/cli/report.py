@@ -144,10 +144,10 @@ def _snapshot(snapshot: Snapshot, saved: dict[str, float], check: bool) -> dict[
         "seq": snapshot.seq,
         "incarnation": snapshot.incarnation,
         "state": _state_in(snapshot),
-        "bytes": sum(count for count, _ in snapshot.files.values()),
+        "bytes": snapshot.size,
         "saved": saved.get(snapshot.path.name),
         "exact": snapshot.exact,
-        "fault": snapshot.fault() if check else _fault_by_size(snapshot),
+        "fault": snapshot.fault() if check else snapshot.fault_by_size(),
         "checked": "digest" if check else "size",
     }
 
@@ -157,14 +157,3 @@ def _state_in(snapshot: Snapshot) -> str | None:
         return str(snapshot.about()["state"]["state"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _fault_by_size(snapshot: Snapshot) -> str:
-    """Say which file is missing or of another size; "" where none is. It reads no file."""
-    for name, (count, _) in snapshot.files.items():
-        path = snapshot.path / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != count:
-            return f"{name} has {path.stat().st_size} bytes instead of {count}"
-    return ""
