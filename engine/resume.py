@@ -108,7 +108,7 @@ def _restore(
         engine._prepare()
     else:
         batch = _load(engine, snapshot, strict)
-    if any(_ends(engine, record) for record in journal.accounts_after(start.incarnation, start.seq)):
+    if any(_heeded_stop(engine, record) for record in journal.accounts_after(start.incarnation, start.seq)):
         _ask_again(engine)
     lost = None if snapshot is None else snapshot.about()["unwritten"]
     path = None if snapshot is None else snapshot.path
@@ -133,8 +133,11 @@ def _restore(
             _hear_again(engine, lost[0])
 
 
-def _ends(engine: Engine, record: Record) -> bool:
-    return record.dest in engine.machine.final and record.event != "Failed"
+def _heeded_stop(engine: Engine, record: Record) -> bool:
+    """Say whether a run ended here as it was asked to; an error or a signal has another reason."""
+    if record.dest not in engine.machine.final or record.event == "Failed":
+        return False
+    return record.event != "Stopped" or record.data["reason"] == getattr(engine.trainer_state, "stop_asked", "")
 
 
 def _ask_again(engine: Engine) -> None:

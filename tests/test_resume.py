@@ -802,6 +802,32 @@ def test_what_a_run_is_lies_on_the_disk_before_its_journal_begins(run_dir: Path)
     assert notes.index(f"sync {run_dir.parent.name}") < begins
 
 
+def test_a_stop_that_was_asked_for_when_a_signal_came_is_still_asked_for_after_it(tmp_path: Path) -> None:
+    """R11: the signal ended the run, so nobody has heeded the stop yet."""
+
+    def asking(name: str, number: int | None = None) -> Trainer:
+        trainer = job(tmp_path / name)
+
+        def ask(trainer: Trainer) -> None:
+            if trainer.global_forward_batches == 4:
+                trainer.stop("enough")
+                if number is not None:
+                    trainer.interrupt(number)
+
+        trainer.on("step -> fetch", ask)
+        return trainer
+
+    straight = asking("straight")
+    straight.run()
+    with pytest.raises(SystemExit):
+        asking("run", signal.SIGTERM).run()
+    again = asking("run")
+    assert again.run(resume_from="auto").stop_asked == "enough"
+    assert again.trainer_state == straight.trainer_state
+    assert diff(tmp_path / "straight", tmp_path / "run") is None
+    assert asking("run").run(resume_from="auto").cur_epoch_idx == 3, "now it has ended, and whoever asked may ask again"
+
+
 def test_a_divergence_may_be_an_error(run_dir: Path) -> None:
     """R38."""
     job(run_dir, StubDriver(lambda batch, n: float(n))).run()
