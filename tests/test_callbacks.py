@@ -19,6 +19,7 @@ from tachograph.drivers import StubDriver
 from tachograph.engine import Callback, Checkpoint, EarlyStopping, Events, Journal, LRSchedule, Progress, Trainer
 from tachograph.engine.callbacks.monitor import Monitor
 from tachograph.states import Stepped
+from tachograph.engine.world import World
 from tachograph.states.errors import CallerError
 from tests.toys import Indexed, Run, Sum, equal, sides, stub, validated
 
@@ -514,6 +515,17 @@ EPOCH_ENDS, BATCH_ENDS = [10], [4, 6, 8, 13, 15, 17]
 def test_snapshots_are_taken_by_the_policy_and_before_the_end(run_dir: Path, every: Any, at: list[int]) -> None:
     """K1, C4."""
     assert saved(run_dir, snapshot_every=every) == [*at, LAST]
+
+
+def test_a_snapshot_by_time_is_due_when_the_world_says_so(run_dir: Path) -> None:
+    """C4: counted from the run's beginning; time passes between two batches, and is then spent."""
+    now = [0.0]
+    trainer = stub([1, 2, 3], run_dir=run_dir, snapshot_every="10s")
+    trainer.world = World(timer=lambda: now[0])
+    now[0] = 1000.0  # it took long to get here
+    trainer.on(Events.on_fetch_data_begin, lambda t: now.__setitem__(0, now[0] + 4.0))
+    trainer.run()
+    assert [record["at"] for record in sides(run_dir, "saved")] == [8, 15, LAST]
 
 
 def test_a_checkpoint_of_the_user_s_asks_beside_the_trainer_s(run_dir: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import Any
 
 from tachograph.states.errors import CallerError
@@ -32,7 +31,7 @@ class Checkpoint(Callback):
         self.has_work = every is not None or (keep is not None and keep.best > 0)
         self._batches = every if type(every) is int else 0
         self._seconds = in_seconds(every) if isinstance(every, str) and every != "epoch" else 0.0
-        self._last = time.monotonic()
+        self._last: float | None = None
         if not (every is None or every == "epoch" or self._batches > 0 or self._seconds > 0):
             raise CallerError(
                 "snapshot_every must be 'epoch', a number of batches > 0, a time such as '10min', or None, "
@@ -40,6 +39,9 @@ class Checkpoint(Callback):
             )
         if self._batches or self._seconds:  # heard per batch only where the policy needs it
             self.on_train_batch_end = self._count if self._batches else self._watch  # type: ignore[method-assign]
+        if self._seconds:
+            self.on_train_epoch_begin = self._begin  # type: ignore[method-assign]
+            self.on_after_resume = lambda trainer, report: self._begin(trainer)  # type: ignore[method-assign]
         if keep is not None and keep.best:  # a name that isn't there is no matter to find out hours later
             self.on_after_trainer_initialized = _check  # type: ignore[method-assign]
             self.on_sanity_check_end = lambda trainer, sanity_check_res: _look(keep, sanity_check_res)  # type: ignore[method-assign]
@@ -49,9 +51,16 @@ class Checkpoint(Callback):
         if trainer.trainer_state.global_forward_batches % self._batches == 0:
             trainer.request_snapshot()
 
+    def _begin(self, trainer: Any) -> None:
+        if self._last is None:
+            self._last = trainer.world.timer()
+
     def _watch(self, trainer: Any) -> None:
-        if time.monotonic() - self._last >= self._seconds:
-            self._last = time.monotonic()
+        now = trainer.world.timer()
+        if self._last is None:
+            self._last = now
+        if now - self._last >= self._seconds:
+            self._last = now
             trainer.request_snapshot()
 
     def on_train_epoch_end(self, trainer: Any) -> None:
