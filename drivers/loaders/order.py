@@ -2,7 +2,7 @@
 
 The order is a pure function of (seed, epoch), and a position is a count of samples consumed. So a resume asks the
 sampler again and passes over what is done; nothing is loaded for it. The user's samplers are copied, or asked while the
-global generators are their own.
+global generators are their own. Samplers of this package are told the position, and begin there.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from torch.utils.data import (
 
 from tachograph.drivers import generators
 from tachograph.drivers.lengths import length_of
+from tachograph.drivers.samplers import ReproducibleBatchSampler, ReproducibleSampler
 
 _SEEDABLE = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _CHUNK = 256  # batches asked of a custom sampler at a time, under generators of its own
@@ -84,6 +85,7 @@ class Order:
         self.sampler = of_torch(sampler)
         self._seed = seed
         self._single = single
+        self._decides = self.sampler.sampler if type(self.sampler) is BatchSampler else self.sampler
 
     def open(self, epoch: int, done: int, samples: int | None = None) -> Opened:
         """Stand behind what was consumed of an epoch.
@@ -97,10 +99,23 @@ class Order:
             set_epoch = getattr(part, "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
+        if isinstance(self._decides, ReproducibleSampler) and (samples is not None or not done):
+            return self._sought(self._decides, epoch, done, samples or 0)
         order = generators.derive(self._seed, "order", epoch)
         if type(self.sampler) is BatchSampler:
             return self._in_batches(order, done, samples)
         return self._entry_by_entry(order, done, samples)
+
+    def _sought(self, ours: ReproducibleSampler, epoch: int, done: int, place: int) -> Opened:
+        """Have a sampler of this package begin behind what was consumed."""
+        ours.seek(epoch, place)
+        entries = iter(ours)
+        if ours is self.sampler:
+            left = ours.num_left_batches if isinstance(ours, ReproducibleBatchSampler) else ours.num_left_samples
+            return Opened(entries, place, done + left)
+        batches = copy.copy(self.sampler)
+        batches.sampler = _Once(entries)
+        return Opened(iter(batches), place, self._batches(done, place))
 
     def _in_batches(self, order: int, done: int, samples: int | None) -> Opened:
         """Pass over samples, and let torch make batches of the rest."""

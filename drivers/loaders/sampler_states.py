@@ -2,7 +2,8 @@
 
 torch's samplers are asked under a private generator and keep nothing. Another one may count its epochs, draw from a
 generator of its own, or shuffle its list in place. Its `state_dict` is used if it has one; else those of its attributes
-that a snapshot can hold and that changed since the beginning.
+that a snapshot can hold and that changed since the beginning. A sampler of this package is asked whenever a snapshot is
+taken: it says how the epoch was dealt out so far, and is told the position by who opens the order.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from torch.utils.data import (
 )
 
 from tachograph.drivers.errors import RestoreFault
+from tachograph.drivers.samplers import ReproducibleSampler
+from tachograph.states.errors import CallerError
 
 from .plain import NotPlain, decoded, encoded, taken_over
 from .source import has_state
@@ -59,7 +62,10 @@ class SamplerStates:
 
     def state(self) -> dict[str, Any] | None:
         """Return the states of the samplers at the beginning of the epoch in work; None if there's nothing to keep."""
-        return self._begun if self._to_load is None else self._to_load
+        if self._to_load is not None or self._begun is None:
+            return self._to_load
+        ours = {name: part for name, part in self._parts.items() if isinstance(part, ReproducibleSampler)}
+        return {**self._begun, **{name: self._taken(name, part) for name, part in ours.items()}}
 
     def check(self, held: dict[str, Any] | None) -> None:
         """Refuse a state that there is no sampler for.
@@ -70,6 +76,7 @@ class SamplerStates:
         for name in held or {}:
             if name not in self._parts:
                 raise RestoreFault(f"the snapshot has a state of {name}, which keeps none here: use the same samplers")
+            _check(self._parts[name], name, (held or {})[name])
 
     def load(self, held: dict[str, Any] | None) -> None:
         """Take what `state` returned, to be put in place at the next beginning of an epoch."""
@@ -78,6 +85,8 @@ class SamplerStates:
             self._known_to_change.update(part.get("attributes", ()))
 
     def _taken(self, name: str, part: Any) -> Any:
+        if isinstance(part, ReproducibleSampler):
+            return {"state_dict": part.state_dict(consumed=0)}
         if has_state(part):
             return {"state_dict": encoded(part.state_dict(), f"state_dict() of {name}, a {type(part).__name__},")}
         first, known = self._first[name], self._known_to_change
@@ -113,8 +122,18 @@ def _untensored(value: Any) -> Any:
     return value
 
 
+def _check(part: Any, name: str, held: dict[str, Any]) -> None:
+    if isinstance(part, ReproducibleSampler) and "state_dict" in held:
+        try:
+            part.check(held["state_dict"])
+        except CallerError as error:
+            raise RestoreFault(f"the state of {name} can't be loaded: {error}") from error
+
+
 def _put(part: Any, name: str, held: dict[str, Any]) -> None:
     if "state_dict" in held:
+        if isinstance(part, ReproducibleSampler):
+            part.seek(0)  # an iteration that an earlier run of this object left is given up
         try:
             part.load_state_dict(decoded(held["state_dict"]))
         except Exception as error:

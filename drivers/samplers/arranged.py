@@ -113,8 +113,8 @@ class Arranged(ReproducibleSampler):
     def _take(self, state: Mapping[str, Any]) -> None:
         self._cuts, self._cut_epoch = [dict(cut) for cut in state["cuts"]], state["epoch"]
 
-    def _check(self, state: Mapping[str, Any]) -> None:
-        super()._check(state)
+    def check(self, state: Mapping[str, Any]) -> None:
+        super().check(state)
         keys, at = ["at", *self._layout()], -1
         for cut in state["cuts"] or [None]:
             if (
@@ -150,7 +150,9 @@ class ArrangedBatches(Arranged, ReproducibleBatchSampler):
     def _whole(self) -> int:
         return sum(self._dealt())
 
-    def __len__(self) -> int:
+    def _count_batches(self, epoch: int, consumed: int) -> int:
+        if consumed:
+            return len(self._batches(epoch, consumed)[1])
         return sum(-(-n // self._size) for n in self._dealt())
 
 

@@ -49,8 +49,16 @@ class ReproducibleBatchSampler(ReproducibleSampler):
     def _entries(self, epoch: int, start: int) -> Iterator[tuple[Any, int]]:
         return _cut(*self._batches(epoch, start), start, self.rank, self.num_replicas)
 
+    def _count_batches(self, epoch: int, consumed: int) -> int:
+        return -(-self._count_left(epoch, consumed) // self._size)
+
     def __len__(self) -> int:
-        return -(-self._count_left(self.epoch, 0) // self._size)
+        return self._count_batches(self.epoch, 0)
+
+    @property
+    def num_left_batches(self) -> int:
+        """How many batches this rank is still to hand out in this epoch."""
+        return self._count_batches(self.epoch, self.num_consumed_samples)
 
 
 def _cut(left: Order, ends: Order, start: int, rank: int, replicas: int) -> Iterator[tuple[list[int], int]]:

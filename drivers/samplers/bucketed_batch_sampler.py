@@ -49,12 +49,13 @@ class BucketedBatchSampler(ArrangedBatches):
         self.shuffle = truth(shuffle, "shuffle")
         self.seed = whole(seed, "seed")
         self._lengths = lengths_of(length, self.num_samples)
+        self._longest_first = longest_first(self._lengths)
 
     def _layout(self) -> dict[str, int]:
         return {**super()._layout(), "num_batch_per_bucket": self.num_batch_per_bucket}
 
     def _pool(self, epoch: int) -> Order:
-        return longest_first(self._lengths)
+        return self._longest_first
 
     def _arrange(self, rest: Order, layout: Mapping[str, int], rng: np.random.Generator) -> tuple[Order, Order]:
         size = size_of_batch(layout)

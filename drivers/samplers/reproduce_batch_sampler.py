@@ -83,8 +83,8 @@ class ReproduceBatchSampler(ReproducibleBatchSampler):
         indices = self.order(epoch)
         return {"length": len(indices), "index_list": torch.from_numpy(indices.copy())}
 
-    def _check(self, state: Mapping[str, Any]) -> None:
-        super()._check(state)
+    def check(self, state: Mapping[str, Any]) -> None:
+        super().check(state)
         held = np.asarray(state["index_list"])
         own = len(self.order(state["epoch"]))
         if held.ndim != 1 or held.dtype.kind not in "iu" or len(held) != state["length"]:

@@ -131,7 +131,7 @@ class ReproducibleSampler(abc.ABC):
 
     @property
     def during_iter(self) -> bool:
-        """Whether an iteration was begun and neither came to its end nor was let go of."""
+        """Whether an iteration was begun and neither came to its end nor was given up."""
         walk = None if self._walking is None else self._walking()
         return walk is not None and inspect.getgeneratorstate(walk) != inspect.GEN_CLOSED
 
@@ -177,7 +177,8 @@ class ReproducibleSampler(abc.ABC):
     def seek(self, epoch: int, consumed: int = 0) -> None:
         """Have the next iteration begin in `epoch`, behind the first `consumed` samples of its order.
 
-        An iteration that is under way goes on as it was, but doesn't count any more.
+        An iteration that is under way is given up: whoever holds its iterator gets what is left of it, but nothing of
+        that counts any more.
 
         Args:
             epoch: whose order.
@@ -185,7 +186,7 @@ class ReproducibleSampler(abc.ABC):
         """
         epoch, consumed = whole(epoch, "epoch"), whole(consumed, "consumed", 0)
         self._begin(epoch, consumed)
-        self._start = consumed
+        self._start, self._walking = consumed, None
 
     # -- states --------------------------------------------------------------------------------------------
 
@@ -214,7 +215,7 @@ class ReproducibleSampler(abc.ABC):
                 nothing is changed then.
         """
         self._must_rest("load_state_dict")
-        self._check(state)
+        self.check(state)
         for name, own in self._taken().items():
             if state[name] != own:
                 warnings.warn(
@@ -244,7 +245,12 @@ class ReproducibleSampler(abc.ABC):
     def _take(self, state: Mapping[str, Any]) -> None:
         """Use the entries of a state that `_held` made."""
 
-    def _check(self, state: Mapping[str, Any]) -> None:
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Hold a state against this sampler; nothing is changed.
+
+        Raises:
+            CallerError: it can't be loaded here.
+        """
         kind = type(self).__name__
         if not isinstance(state, Mapping):
             raise CallerError(f"the state of a {kind} is a dict, as its state_dict() returns it, not {state!r}")
