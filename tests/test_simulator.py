@@ -49,7 +49,7 @@ def test_every_fault_and_every_setting_occurs() -> None:
     settings = [settings_of(seed) for seed in range(0, RUNS, 8)]
     lives = [life for seed in range(RUNS) for life in lives_of(seed, settings_of(seed), 100, 100)]
     assert {strike.kind for life in lives for strike in life.strikes} == {
-        *("kill", "full", "broken", "unreadable", "ctrl-c")
+        *("kill", "full", "broken", "garbled", "unreadable", "ctrl-c")
     }
     assert {event.kind for life in lives for event in life.events} == {"kill", "signal", "error"}
     assert {life.damage for life in lives} == {"", "snapshot", "lost", "journal", "mark"}

@@ -37,9 +37,10 @@ class Strike:
     """What happens at one operation.
 
     Attributes:
-        kind: "kill"; "full": no space is left from here on; "broken": this operation fails; "unreadable": a file that
-            is opened for reading can't be; "ctrl-c": KeyboardInterrupt.
-        at: the number of the operation; for "unreadable" the number of the reading.
+        kind: "kill"; "full": no space is left from here on; "broken": this operation fails; "garbled": a write to a
+            snapshot hands over something else, and nobody is told; "unreadable": a file that is opened for reading
+            can't be; "ctrl-c": KeyboardInterrupt.
+        at: the number of the operation, or of the first one that it may strike; for "unreadable" of the reading.
         part: 0.0 to 1.0: how much of it gets done: below 1/3 nothing, above 2/3 all, between them a part of a write.
     """
 
@@ -296,7 +297,10 @@ class Disk(Files):
 
     def write(self, fd: int, data: bytes) -> int:
         file = self._open[fd]
-        strike = self._begin("write", self._whole(file), grows=True)
+        path = self._whole(file)
+        if self._strikes and "/.writing-" in path and self._due(("garbled",), self.operations + 1, "write", path):
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        strike = self._begin("write", path, grows=True)
         size = len(data) if strike is None else strike.through(len(data))
         if strike is not None and strike.kind in ("full", "broken"):
             size = min(size, len(data) - 1)

@@ -235,7 +235,7 @@ class Run:
             check(not must, f"it returned in spite of {must}")
             check(process.trainer.trainer_state.state == "done", "it returned, but isn't done")
             return
-        allowed = faults & {"full", "broken", "unreadable"} and _is_a_disks(error)
+        allowed = faults & {"full", "broken", "unreadable", "garbled"} and _is_a_disks(error)
         allowed = allowed or ("ctrl-c" in faults and isinstance(error, KeyboardInterrupt))
         for event, _ in struck:
             allowed = allowed or error is event.error

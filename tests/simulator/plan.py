@@ -153,7 +153,7 @@ def _life(rng: Random, settings: Settings, operations: int, moments: int, first:
         moment = 1 + int(rng.random() * (12 if early else moments * 1.05))
         part = rng.random()
         power = power or kind.startswith("power")
-        if kind in ("kill", "power", "full", "broken", "ctrl-c"):
+        if kind in ("kill", "power", "full", "broken", "garbled", "ctrl-c"):
             strikes.append(Strike("kill" if kind == "power" else kind, operation, part))
         elif kind == "unreadable":
             strikes.append(Strike(kind, 1 + int(rng.random() * 20)))
@@ -182,6 +182,7 @@ _KINDS = [
     ("power at a moment", 6),
     ("full", 8),
     ("broken", 10),
+    ("garbled", 3),
     ("unreadable", 4),
     ("ctrl-c", 5),
     ("signal", 10),
