@@ -25,6 +25,7 @@ from tachograph.drivers import (
 )
 from tachograph.engine import Journal, Trainer
 from tests.test_samplers import LENGTHS, PARTS, SAMPLERS, N, Own, at, flat
+from tests.toys import Sum
 
 EPOCHS = 2
 
@@ -175,3 +176,34 @@ def test_a_trainer_that_was_stopped_in_an_epoch_goes_on_in_it_when_it_is_run_aga
         trainer.n_batches = EPOCHS * len(loader)
         trainer.run()
         assert flat(model.batches) == [sample for epoch in range(EPOCHS) for sample in flat(at(name, epoch))]
+
+
+class Validates(Sees):
+    """Keeps the batches it was validated on, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.validated: list[list[int]] = []
+
+    def validate_step(self, batch: Any) -> Any:
+        self.validated.append(batch.tolist())
+        return {"value": len(batch)}
+
+
+@pytest.mark.parametrize("name", ["random", "unrepeated random", "bucketed"])
+def test_every_validation_has_the_same_order_however_many_there_were(name: str) -> None:
+    """EV3: so a resumed run validates as the straight one does."""
+    model = Validates()
+    Trainer(
+        model,
+        "torch",
+        loader_over(RandomSampler(N)),
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        validate_dataloaders=loader_over(SAMPLERS[name]()),
+        n_epochs=3,
+        run_dir=None,
+        progress_bar=None,
+        metrics={"samples": Sum()},
+    ).run(num_eval_sanity_batch=2)
+    once = list(loader_over(at(name, -1)))
+    assert model.validated == [batch.tolist() for batch in once[:2] + 3 * once]

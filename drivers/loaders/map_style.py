@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from tachograph.drivers.epochs import tell_epoch
 from tachograph.drivers.errors import RestoreFault
 
 from .order import Order, ids_in
@@ -49,9 +50,7 @@ class MapStyle:
         """Open the order at a position; what was loaded is applied first."""
         self._samplers.begin()
         self._load_data()
-        set_epoch = getattr(self._loader.dataset, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
+        tell_epoch(epoch, self._loader.dataset)
         opened = self._order.open(epoch, done, samples)
         self._place, self._length = opened.place, opened.length
         if self._max < 0:

@@ -27,6 +27,7 @@ from torch.utils.data import (
 )
 
 from tachograph.drivers import generators
+from tachograph.drivers.epochs import tell_epoch
 from tachograph.drivers.lengths import length_of
 from tachograph.drivers.samplers import ReproducibleBatchSampler, ReproducibleSampler
 
@@ -95,10 +96,7 @@ class Order:
             done: entries consumed.
             samples: samples consumed: they decide on the position, `done` on the length. None: both follow from `done`.
         """
-        for part in (self.sampler, getattr(self.sampler, "sampler", None)):
-            set_epoch = getattr(part, "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epoch)
+        tell_epoch(epoch, self.sampler, getattr(self.sampler, "sampler", None))
         if isinstance(self._decides, ReproducibleSampler) and (samples is not None or not done):
             return self._sought(self._decides, epoch, done, samples or 0)
         order = generators.derive(self._seed, "order", epoch)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tachograph.drivers import generators
+from tachograph.drivers.epochs import tell_epoch
 from tachograph.states.errors import CallerError
 
 from .batch_sampler import ReproducibleBatchSampler
@@ -173,8 +174,7 @@ def _order_of(sampler: Any, n: int, seed: int, epoch: int, place: int) -> Order:
     if isinstance(sampler, ReproducibleSampler):
         order = sampler.order(epoch)
     else:
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
+        tell_epoch(epoch, sampler)
         with generators.forked(generators.derive(seed, "mix", epoch, place)):
             order = np.fromiter(iter(sampler), np.int64)
     if len(order) and (order.min() < 0 or order.max() >= n):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from tachograph.drivers import generators
+from tachograph.drivers.epochs import tell_epoch
 from tachograph.drivers.errors import SamplerFault
 from tachograph.states.errors import CallerError
 
@@ -56,10 +57,7 @@ class ReproduceBatchSampler(ReproducibleBatchSampler):
         self._lists = dict([*self._lists.items(), (epoch, indices)][-2:])
 
     def _asked(self, epoch: int) -> Order:
-        for part in (self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
-            set_epoch = getattr(part, "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epoch)
+        tell_epoch(epoch, self.batch_sampler, getattr(self.batch_sampler, "sampler", None))
         with generators.forked(generators.derive(self.seed, "order", epoch)):
             return np.fromiter(_flat(self.batch_sampler), np.int64)
 
