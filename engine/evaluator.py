@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tachograph.drivers import Driver, MatchFault, choose_driver
+from tachograph.drivers.epochs import samplers_of, tell_epoch
 from tachograph.drivers.lengths import length_of
 from tachograph.drivers.matching import Signature, as_mapping, mapping_fn, needed
 from tachograph.states.errors import CallerError, nearest
@@ -145,6 +146,7 @@ class Evaluator:
 
     def _over(self, name: str, loader: Any, most: int, interrupted: Callable[[], bool]) -> bool:
         """Work off one loader; False if it was given up."""
+        tell_epoch(-1, *samplers_of(loader))  # every evaluation has the same order, whenever it is
         batches: Iterable[Any] = loader if most < 0 else itertools.islice(loader, most)
         seen = 0
         for raw in batches:
