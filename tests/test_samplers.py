@@ -234,7 +234,7 @@ def saved(state: dict[str, Any]) -> Any:
 
 @each_sampler
 def test_a_state_taken_anywhere_goes_on_there_in_a_new_sampler_and_in_the_same_one(name: str) -> None:
-    """SA1-SA6, R09, R26: the rest of the epoch, then whole ones."""
+    """SA1-SA6, R09, R19, R26: the rest of the epoch, then whole ones."""
     whole, following = list(at(name, 1)), list(at(name, 2))
     for done in range(len(whole) + 1):
         sampler = at(name, 1)
@@ -425,6 +425,7 @@ def test_a_sampler_may_be_copied_in_the_middle_of_an_epoch(name: str) -> None:
         (lambda: DopedSampler([3, 4], 2, "shuffle"), "sampler must be None"),
         (lambda: DopedSampler([3, 4], 2, [SequentialSampler(3)]), "sampler must hold one value for each of the 2"),
         (lambda: DopedSampler([3], 2, [RandomBatchSampler(3)]), "must give single indices"),
+        (lambda: DopedSampler([3], 2, ["rand"]), "must give single indices"),
         (lambda: list(DopedSampler([3, 4], 2, [SequentialSampler(4)] * 2)), "not below its 3 samples"),
         (lambda: DopedSampler({"a": 3}, 2, ds_ratio={"b": 1}), r"ds_ratio must have the keys of dataset, \['a'\]"),
         (lambda: DopedSampler([3, 4], 2, ds_ratio=[1]), "ds_ratio must hold one value for each of the 2 datasets"),
@@ -614,6 +615,8 @@ def test_a_history_that_can_not_be_is_refused() -> None:
         ([{"at": 0}], "a cut in the state of a BucketedBatchSampler has at, batch_size"),
         ([{**cut, "batch_size": "4"}], "a cut in the state"),
         ("none", "a cut in the state"),
+        (3, "a cut in the state"),
+        ([{**cut, "batch_size": 0}], "a cut in the state"),
     ]:
         with pytest.raises(CallerError, match=said):
             sampler.load_state_dict({**state, "cuts": cuts})
@@ -772,6 +775,11 @@ def test_the_indices_are_those_of_a_concat_dataset(mix: Any) -> None:
     parts = [[f"a{i}" for i in range(4)], [f"b{i}" for i in range(6)]]
     loader = DataLoader(ConcatDataset(parts), batch_sampler=mix(parts, 2, "rand", ds_ratio=None), collate_fn=list)  # type: ignore[arg-type]
     assert sorted(flat(list(loader))) == sorted(parts[0] + parts[1])
+
+
+def test_a_ratio_means_what_it_says_where_its_product_is_no_binary_fraction() -> None:
+    """0.29 * 100 is 28.999999999999996."""
+    assert DopedSampler([100, 10], 2, ds_ratio=[0.29, 0.75]).num_samples == 29 + 7
 
 
 def test_a_doped_epoch_is_one_shuffled_mix() -> None:

@@ -28,6 +28,7 @@ class Arranged(ReproducibleSampler):
     seed = 0
     _cuts: Sequence[dict[str, int]] = ()  # "at" which position, and the layout followed from there on; the first at 0
     _cut_epoch = 0
+    _made: tuple[str, tuple[Order, Order]] | None = None
 
     @abc.abstractmethod
     def _layout(self) -> dict[str, int]:
@@ -62,24 +63,32 @@ class Arranged(ReproducibleSampler):
         Returns:
             An int64 array, samples that are repeated for the ranks included, those that are dropped left out.
         """
-        places, _, _ = self._arranged(epoch, [{"at": 0, **self._layout()}])
-        return self._pool(epoch)[places]
+        return self._arranged(epoch, [{"at": 0, **self._layout()}])[0]
 
-    def _arranged(self, epoch: int, cuts: list[dict[str, int]]) -> tuple[Order, Order, int]:
-        """The places that the last of the cuts arranged, where their batches end, and the position it was made at."""
-        rest, before, places = np.arange(len(self._pool(epoch))), 0, np.arange(0)
+    def _arranged(self, epoch: int, cuts: list[dict[str, int]]) -> tuple[Order, Order]:
+        """The samples that the last of the cuts arranged, and where among them each batch ends."""
+        pool = self._pool(epoch)
+        rest, before, places = np.arange(len(pool)), 0, np.arange(0)
         for number, cut in enumerate(cuts):
             rest = np.setdiff1d(rest, places[: cut["at"] - before]) if number else rest
             rng = generator_of(self.seed, epoch, *([number] if number else []))
             places, ends = self._arrange(rest, cut, rng)
             before = cut["at"]
-        return places, ends, before
+        return pool[places], ends
+
+    def _arranged_once(self, epoch: int, cuts: list[dict[str, int]]) -> tuple[Order, Order]:
+        """The same, made once while an epoch is entered in its middle, where several ask for it."""
+        key = repr((epoch, cuts, self._taken(), self._fixed()))
+        if self._made is None or self._made[0] != key:
+            self._made = (key, self._arranged(epoch, cuts))
+        return self._made[1]
 
     def _batches(self, epoch: int, consumed: int) -> tuple[Order, Order]:
         """The samples behind a position, over all ranks, and where among them each batch ends."""
-        places, ends, before = self._arranged(epoch, self._history(epoch, consumed))
-        behind = consumed - before
-        return self._pool(epoch)[places[behind:]], ends[ends > behind] - behind
+        cuts = self._history(epoch, consumed)
+        samples, ends = self._arranged_once(epoch, cuts) if consumed else self._arranged(epoch, cuts)
+        behind = consumed - cuts[-1]["at"]
+        return samples[behind:], ends[ends > behind] - behind
 
     def _left(self, epoch: int, consumed: int) -> Order:
         return self._batches(epoch, consumed)[0]
@@ -91,6 +100,7 @@ class Arranged(ReproducibleSampler):
 
     def _enter(self, epoch: int, start: int) -> None:
         super()._enter(epoch, start)
+        self._made = self._made if start else None
         self._cuts, self._cut_epoch = self._history(epoch, start), epoch
 
     def _history(self, epoch: int, consumed: int) -> list[dict[str, int]]:
@@ -103,8 +113,9 @@ class Arranged(ReproducibleSampler):
         return cuts
 
     def _is_end(self, epoch: int, consumed: int, cuts: list[dict[str, int]]) -> bool:
-        places, ends, before = self._arranged(epoch, cuts)
-        return consumed - before >= len(places) or consumed - before in ends
+        samples, ends = self._arranged_once(epoch, cuts)
+        behind = consumed - cuts[-1]["at"]
+        return behind >= len(samples) or behind in ends
 
     def _held(self, epoch: int) -> dict[str, Any]:
         known = self._cuts if epoch == self._cut_epoch else ()
@@ -116,12 +127,8 @@ class Arranged(ReproducibleSampler):
     def check(self, state: Mapping[str, Any]) -> None:
         super().check(state)
         keys, at = ["at", *self._layout()], -1
-        for cut in state["cuts"] or [None]:
-            if (
-                not isinstance(cut, Mapping)
-                or set(cut) != set(keys)
-                or not all(isinstance(n, int) for n in cut.values())
-            ):
+        for cut in state["cuts"] if isinstance(state["cuts"], Sequence) and state["cuts"] else [state["cuts"]]:
+            if not _is_cut(cut, keys):
                 raise CallerError(f"a cut in the state of a {type(self).__name__} has {', '.join(keys)}, not {cut!r}")
             if cut["at"] <= at or (at < 0 and cut["at"]):
                 raise CallerError(f"the cuts in the state of a {type(self).__name__} must begin at 0 and ascend")
@@ -166,6 +173,12 @@ def fitted_batches(places: Order, layout: Mapping[str, int]) -> Order:
     size = size_of_batch(layout)
     tail = places[len(places) // size * size :]
     return fitted(places, size, layout["num_replicas"], bool(layout["pad"]), bool(layout["drop_last"]), tail)
+
+
+def _is_cut(cut: Any, keys: list[str]) -> bool:
+    if not isinstance(cut, Mapping) or set(cut) != set(keys):
+        return False
+    return all(isinstance(n, int) and n >= (key not in ("at", "pad", "drop_last")) for key, n in cut.items())
 
 
 def _same(cut: Mapping[str, int], layout: Mapping[str, int]) -> bool:

@@ -49,6 +49,7 @@ class BucketedBatchSampler(ArrangedBatches):
         self.shuffle = truth(shuffle, "shuffle")
         self.seed = whole(seed, "seed")
         self._lengths = lengths_of(length, self.num_samples)
+        self._digest = digest_of(self._lengths)
         self._longest_first = longest_first(self._lengths)
 
     def _layout(self) -> dict[str, int]:
@@ -69,7 +70,7 @@ class BucketedBatchSampler(ArrangedBatches):
         return places, ends_of(len(places), size)
 
     def _fixed(self) -> dict[str, Any]:
-        return {**super()._fixed(), "lengths": digest_of(self._lengths)}
+        return {**super()._fixed(), "lengths": self._digest}
 
     def _taken(self) -> dict[str, Any]:
         return {"seed": self.seed, "shuffle": self.shuffle}

@@ -91,7 +91,7 @@ class MixSampler(ReproducibleBatchSampler):
             counts = [max(lengths)] * len(lengths)
         else:
             ratios = _one_each(self.ds_ratio, self.dataset, "ds_ratio")
-            counts = [int(n * _ratio(ratio)) for n, ratio in zip(lengths, ratios, strict=True)]
+            counts = [int(round(n * _ratio(ratio), 6)) for n, ratio in zip(lengths, ratios, strict=True)]
         for place, (n, count) in enumerate(zip(lengths, counts, strict=True)):
             if count and not n:
                 raise CallerError(f"dataset {place} is empty, and {count} samples of it are asked for by ds_ratio")
@@ -160,7 +160,8 @@ def _samplers(sampler: Any, datasets: Any) -> list[Any]:
         raise CallerError(f'sampler must be None, "seq", "rand" or one sampler for each dataset, not {sampler!r}')
     own = _one_each(sampler, datasets, "sampler")
     for each in own:
-        if isinstance(each, ReproducibleBatchSampler) or not hasattr(each, "__iter__") or not hasattr(each, "__len__"):
+        batches = isinstance(each, (ReproducibleBatchSampler, str))
+        if batches or not hasattr(each, "__iter__") or not hasattr(each, "__len__"):
             raise CallerError(f"a dataset's sampler must give single indices and have a length, not {each!r}")
     return own
 

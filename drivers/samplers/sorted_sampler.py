@@ -30,12 +30,13 @@ class SortedSampler(ReproducibleSampler):
         super().__init__(dataset)
         self.length = length
         self._lengths = lengths_of(length, size_of(dataset))
+        self._digest = digest_of(self._lengths)
 
     def order(self, epoch: int) -> Order:
         return longest_first(self._lengths)
 
     def _fixed(self) -> dict[str, Any]:
-        return {**super()._fixed(), "lengths": digest_of(self._lengths)}
+        return {**super()._fixed(), "lengths": self._digest}
 
 
 def lengths_of(length: Any, n: int) -> npt.NDArray[np.float64]:

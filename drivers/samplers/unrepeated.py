@@ -97,12 +97,13 @@ class UnrepeatedSortedSampler(UnrepeatedSampler):
         super().__init__(dataset)
         self.length = length
         self._lengths = lengths_of(length, self.num_samples)
+        self._digest = digest_of(self._lengths)
 
     def order(self, epoch: int) -> Order:
         return longest_first(self._lengths)
 
     def _fixed(self) -> dict[str, Any]:
-        return {**super()._fixed(), "lengths": digest_of(self._lengths)}
+        return {**super()._fixed(), "lengths": self._digest}
 
 
 class UnrepeatedSequentialSampler(Arranged, UnrepeatedSampler):
