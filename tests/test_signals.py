@@ -148,7 +148,7 @@ def test_a_shell_sees_130_after_ctrl_c(run_dir: Path) -> None:
 def test_a_second_signal_acts_at_once(jobs: Server, run_dir: Path, straight: Any, place: str, name: str) -> None:
     """R11: nothing is waited for, and what was committed stays."""
     job = jobs.start(run_dir, place, twice=True, snapshot_every=1).stands().strike(name).let_go().stands()
-    ended = job.strike(name).ended()
+    ended = job.strike(name).falls()
     assert (ended.status, ended.out) == (-getattr(signal, name), "")
     assert transitions(run_dir)[-1].endswith("exception") == (name == "SIGINT")
     expect_the_straight_run(run_dir, straight)
@@ -221,7 +221,7 @@ def test_a_handler_of_the_user_s_own_may_ask_for_the_same(jobs: Server, run_dir:
 
 def test_outside_the_main_thread_signals_do_what_they_always_did(jobs: Server, run_dir: Path, straight: Any) -> None:
     """R11: only the main thread may have handlers."""
-    ended = jobs.start(run_dir, "a step", thread=True).stands().strike("SIGTERM").ended()
+    ended = jobs.start(run_dir, "a step", thread=True).stands().strike("SIGTERM").falls()
     assert (ended.status, ended.out) == (-signal.SIGTERM, "")
     assert transitions(run_dir)[-1] == "fetch --Fetched--> step"
     expect_the_straight_run(run_dir, straight)

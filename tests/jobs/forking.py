@@ -30,7 +30,7 @@ PATIENCE = 60
 class Ended:
     """What a job left: its exit status (-n: killed by signal n), what it printed, and whether processes are left."""
 
-    status: int
+    status: int | None
     out: str
     error: str
     left: bool
@@ -74,22 +74,32 @@ class Job:
     def ends(self) -> Ended:
         """Let it go on for good, wait for its end, and return what it left."""
         os.close(self._in)
-        return self.ended()
+        return self._ended()
 
-    def ended(self) -> Ended:
-        """Wait for its end without telling it to go on."""
+    def falls(self) -> Ended:
+        """Wait for its end, although it isn't told to go on."""
+        ended = self._ended()
+        os.close(self._in)
+        return ended
+
+    def _ended(self) -> Ended:
         try:
-            status = int(self._server.answer())
+            status: int | None = int(self._server.answer())
         except TimeoutError:
-            os.killpg(self.pid, signal.SIGKILL)
-            raise AssertionError(f"it hangs: {(self._at / 'error').read_text()}") from None
-        left = True
+            status = None
+        left = self.kill()
+        with self._out:
+            ended = Ended(status, self._out.read(), (self._at / "error").read_text(), left)
+        assert status is not None, f"it hangs: {ended}"
+        return ended
+
+    def kill(self) -> bool:
+        """Kill what is left of it; return whether there was anything."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
-            left = False
-        with self._out:
-            return Ended(status, self._out.read(), (self._at / "error").read_text(), left)
+            return False
+        return True
 
 
 class Server:
