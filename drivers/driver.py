@@ -8,12 +8,15 @@ module imports no torch, so that a driver without it (`StubDriver`) can be writt
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
 from tachograph.states.errors import CallerError
+
+from .lengths import length_of
 
 
 class _NoBatch:
@@ -79,6 +82,26 @@ class Driver(abc.ABC):
     def fingerprint(self) -> dict[str, Any]:
         """Return plain data that must be the same at a resume, by what it describes (model, optimizers, ...)."""
         return {}
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Return the optimizers' plain values by name ("lr", ...), as the script built them.
+
+        One that is another at a resume takes effect: `restore` puts it in place of the saved one.
+        """
+        return {}
+
+    def describe(self, dataloader: Any) -> str:
+        """Describe a loader by what decides on its batches, for comparison at a resume."""
+        length = length_of(dataloader)
+        return type(dataloader).__name__ + ("" if length is None else f" of {length} batches")
+
+    def is_finite(self, loss: Any) -> bool:
+        """Say whether a loss is neither NaN nor infinite; a device is waited for."""
+        return math.isfinite(float(loss))
+
+    def gradients_are_finite(self) -> bool:
+        """Say whether the gradients are; True where a gradient scaler sees to it. A device is waited for."""
+        return True
 
     def environment(self) -> dict[str, Any]:
         """Return plain data on libraries, device and determinism flags, for `run.json`."""
@@ -215,7 +238,7 @@ class Driver(abc.ABC):
         """Write a capture into a directory: tensors and plain data only. Called from another thread.
 
         Args:
-            capture: what `capture` returned.
+            capture: what `capture` returned. It isn't used any more after this: the next one may take its memory.
             directory: exists, and is empty.
 
         Returns:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from . import storage
+from tachograph.states.errors import CallerError
+
+from . import hyperparameters, storage
 from .errors import RestoreFault
 
 ENTRIES = (
@@ -17,6 +22,13 @@ ENTRIES = (
     *("batch", "batch_ids", "batch_samples", "has_batch", "extra"),
 )
 """What `rank-0.pt` of a snapshot holds."""
+
+
+def part(directory: Path, name: str) -> Any:
+    """Read a file of a snapshot."""
+    if not (directory / name).is_file():
+        raise RestoreFault(f"{directory} has no {name}: another driver took it")
+    return storage.read(directory / name)
 
 
 def check_entries(rest: Any, but: Sequence[str] = ()) -> None:
@@ -71,6 +83,43 @@ def _groups(state: Any) -> Any:
         return "nothing"
 
 
+def check_values(optimizers: Sequence[Optimizer], held: Any, old: Any, new: Any) -> None:
+    """Refuse new values of groups that need more of each parameter than was saved, as `amsgrad=True` does.
+
+    Args:
+        optimizers: as they are built now.
+        held: their saved states.
+        old: the plain values of their groups, as they were built when the run began.
+        new: as they are built now.
+    """
+    for optimizer, state, was, now in zip(optimizers, held, old, new, strict=True):
+        for group, saved, before, after in zip(optimizer.param_groups, state["param_groups"], was, now, strict=True):
+            changed = hyperparameters.merged(saved, before, after)
+            states = [state["state"][n] for n in saved["params"] if n in state["state"]]
+            lacking = _kept(optimizer, group) - set(states[0]) if changed and states else ()
+            if lacking:
+                told = ", ".join(f"{k} changed from {before.get(k)} to {v}" for k, v in changed.items())
+                raise CallerError(
+                    f"{told}: {type(optimizer).__name__} needs '{min(lacking)}' of each parameter for it, which wasn't "
+                    "kept so far. Use the old value, or start a new run with another run_dir"
+                )
+
+
+def _kept(optimizer: Optimizer, group: dict[str, Any]) -> set[str]:
+    """Find out what an optimizer keeps of each parameter of a group, from a step with a parameter of one element."""
+    like = group["params"][0]
+    one = torch.zeros((1,) * like.dim(), dtype=like.dtype, device=like.device, requires_grad=True)
+    one.grad = torch.zeros_like(one)
+    try:
+        other = copy.copy(optimizer)
+        other.state = defaultdict(dict)
+        other.param_groups = [{**group, "params": [one]}]
+        other.step()
+        return set(other.state[one])
+    except Exception:  # it wants more than a gradient, a closure say
+        return set()
+
+
 def check_scaler(scaler: Any, held: Any) -> None:
     """Hold a saved gradient scaler against this one; None: there is none."""
     if (held is None) != (scaler is None):
@@ -93,3 +142,11 @@ def what_is(path: Any) -> str:
     if isinstance(held, Mapping):
         return f"a file of torch.save with the keys {', '.join(repr(key) for key in list(held)[:5])}"
     return f"a file of torch.save with a {type(held).__name__} in it"
+
+
+def scaler_state(saved: dict[str, Any], old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Return a gradient scaler's saved state with the values that are built otherwise now than when the run began."""
+    state = {**saved, **{k: v for k, v in new.items() if old.get(k) != v}}
+    if "_growth_tracker" in state:  # torch grows the scale when it equals the interval, so it must not have passed it
+        state["_growth_tracker"] = min(state["_growth_tracker"], state["growth_interval"] - 1)
+    return state

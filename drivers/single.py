@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from tachograph.states.errors import CallerError, nearest
 
-from . import generators, restoring, storage
+from . import generators, hyperparameters, restoring, storage
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
 from .lengths import length_of
@@ -81,14 +81,16 @@ class TorchDriver(Driver):
         self._set_to_none = set_grad_to_none
         self._non_blocking = non_blocking
         self._auto_call = auto_call
+        self._train_fn_name = train_fn or ("train_step" if hasattr(model, "train_step") else "forward")
         self._train_fn = _train_fn(model, train_fn, auto_call)
         self._on_cpu = self.device.type == "cpu"
         lag = (0 if self._on_cpu else LAG) if measure_lag is None else measure_lag
         self._losses = Losses(lag) if lag else None
+        self._built: dict[str, Any] | None = None
         self._source: BatchSource | None = None
+        self._source_loader: Any = None
         self._digest: Callable[[], int] = int
         self._to_restore: tuple[Any, dict[str, str]] | None = None
-        self._source_loader: Any = None
 
     # -- building ------------------------------------------------------------------------------------------
 
@@ -102,6 +104,7 @@ class TorchDriver(Driver):
         self.optimizers = list(given)
         own = any(type(optimizer).zero_grad is not Optimizer.zero_grad for optimizer in given)
         self._plain_zero = self._set_to_none and not own
+        self._built = None
 
     def set_dataloader(self, dataloader: Any, max_batches: int = -1) -> None:
         check_loader(dataloader)
@@ -114,7 +117,10 @@ class TorchDriver(Driver):
         self._digest = generators.digest_reader(whole_digest, self.device)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Name the model by its class and the names, shapes and dtypes of its state; the optimizers by their groups."""
+        """Name the model by its class and the names, shapes and dtypes of its state; the optimizers by their groups.
+
+        Of these, only `train_fn` may be changed at a resume.
+        """
         tensors = [f"{k} {tuple(v.shape)} {v.dtype}" for k, v in self.model.state_dict().items() if hasattr(v, "shape")]
         digest = hashlib.blake2b("\n".join(tensors).encode(), digest_size=8).hexdigest()
         sizes = [[len(group["params"]) for group in o.param_groups] for o in self.optimizers]
@@ -125,15 +131,9 @@ class TorchDriver(Driver):
             ],
             "precision": self.precision.name,
             "train_fn": self._train_fn_name,
-            **settings_of(self._loader, self._max_batches),
+            **settings_of(self._loader, -1),
         }
 
-    def environment(self) -> dict[str, Any]:
-        return {
-            "torch": torch.__version__,
-            "device": str(self.device),
-            "threads": torch.get_num_threads(),
-            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
     def _sourced(self, seed: int) -> BatchSource:
         """Read the loader from where it stands: in a second run of this object it has been read before."""
         before, source = self._source, source_of(self._loader, seed, self._max_batches, self._told)
@@ -148,7 +148,8 @@ class TorchDriver(Driver):
 
     def hyperparameters(self) -> dict[str, Any]:
         built = self._as_built()
-        return {**hyperparameters.named(built["optimizers"]), **({"scaler": built["scaler"]} if built["scaler"] else {})}
+        found = hyperparameters.named(built["optimizers"])
+        return {**found, "scaler": built["scaler"]} if built["scaler"] else found
 
     def _as_built(self) -> dict[str, Any]:
         """Return the plain values of the optimizers and of the scaler, as they were before the first batch."""
@@ -160,6 +161,13 @@ class TorchDriver(Driver):
             }
         return self._built
 
+    def environment(self) -> dict[str, Any]:
+        return {
+            "torch": torch.__version__,
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "num_workers": getattr(self._loader, "num_workers", 0),
+            "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
         }
@@ -241,6 +249,16 @@ class TorchDriver(Driver):
                         seen.add(id(parameter))
                         yield parameter
 
+    def is_finite(self, loss: Any) -> bool:
+        return bool(torch.isfinite(loss.detach()).all()) if isinstance(loss, torch.Tensor) else super().is_finite(loss)
+
+    def gradients_are_finite(self) -> bool:
+        if self._scaler is not None:
+            return True
+        grads = [p.grad for p in self._parameters() if p.grad is not None]
+        finite = [torch.isfinite(g._values() if g.is_sparse else g).all().to(self.device) for g in grads]
+        return bool(torch.stack(finite).all()) if finite else True
+
     def zero_grad(self) -> None:
         if not self._plain_zero:
             for optimizer in self.optimizers:
@@ -282,6 +300,9 @@ class TorchDriver(Driver):
 
     # -- evaluation ----------------------------------------------------------------------------------------
 
+    def describe(self, dataloader: Any) -> str:
+        return described(dataloader, -1)
+
     def forked(self) -> AbstractContextManager[Any]:
         return generators.forked()
 
@@ -320,10 +341,13 @@ class TorchDriver(Driver):
         """
         states = generators.capture()
         grads = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
+        in_hand = batch is not NO_BATCH
+        plain = in_hand and storage.is_plain(batch)
         return {
             "model": storage.copied(self.model.state_dict()),
             "optimizers": [storage.copied(o.state_dict()) for o in self.optimizers],
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            "built": self._as_built(),
             "evaluating": [name for name, module in self.model.named_modules() if not module.training],
             "gradients": storage.copied(grads),
             "generators": states,
@@ -340,8 +364,6 @@ class TorchDriver(Driver):
         rest = {key: value for key, value in capture.items() if key != "model"}
         return {
             "model.pt": storage.write(capture["model"], directory / "model.pt"),
-        in_hand = batch is not NO_BATCH
-        plain = in_hand and storage.is_plain(batch)
             "rank-0.pt": storage.write(rest, directory / "rank-0.pt"),
         }
 
@@ -352,11 +374,15 @@ class TorchDriver(Driver):
         return restoring.what_is(path)
 
     def read(self, directory: Path, *, strict: bool = True) -> tuple[dict[str, Any], Any]:
-        model, rest = storage.read(directory / "model.pt"), storage.read(directory / "rank-0.pt")
+        model, rest = (restoring.part(directory, name) for name in ("model.pt", "rank-0.pt"))
         restoring.check_entries(rest, () if strict else ("generators",))
         restoring.check_model(self.model, model)
         restoring.check_optimizers(self.optimizers, rest["optimizers"])
+        built = self._as_built()["optimizers"]
+        restoring.check_values(self.optimizers, rest["optimizers"], rest["built"]["optimizers"], built)
         restoring.check_scaler(self._scaler, rest["scaler"])
+        if self._source is not None:
+            self._source.check(rest["loader"])
         faults = generators.faults(rest.get("generators"), self.device)
         if faults and strict:
             raise RestoreFault(
@@ -369,16 +395,17 @@ class TorchDriver(Driver):
 
     def restore(self, held: Any, *, training: bool = True) -> Any:
         model, rest = held
+        old, new = rest["built"], self._as_built()
         self.model.load_state_dict(model)
-        for optimizer, state in zip(self.optimizers, rest["optimizers"], strict=True):
+        for i, (optimizer, state) in enumerate(zip(self.optimizers, rest["optimizers"], strict=True)):
             optimizer.load_state_dict(state)
+            for group, was, now in zip(optimizer.param_groups, old["optimizers"][i], new["optimizers"][i], strict=True):
+                hyperparameters.put(group, hyperparameters.merged(group, was, now) if training else now)
         if not training:
             return NO_BATCH
         if self._scaler is not None:
-            self._scaler.load_state_dict(rest["scaler"])
+            self._scaler.load_state_dict(restoring.scaler_state(rest["scaler"], old["scaler"], new["scaler"]))
         for name, parameter in self.model.named_parameters():
-        if self._source is not None:
-            self._source.check(rest["loader"])
             grad = rest["gradients"].get(name)
             parameter.grad = None if grad is None else grad.to(parameter.device)
         if self._losses is not None:
@@ -386,6 +413,8 @@ class TorchDriver(Driver):
         evaluating = frozenset(rest["evaluating"])
         for name, module in self.model.named_modules():
             module.training = name not in evaluating
+        if self._source is not None:
+            self._source.load(rest["loader"])
         self._to_restore = rest["generators"], rest["faults"]
         self.batch_ids, self.batch_samples = rest["batch_ids"], rest["batch_samples"]
         return self.to_device(rest["batch"]) if rest["has_batch"] else NO_BATCH
@@ -410,8 +439,6 @@ def _named(value: object) -> str:
 
 
 def _device(device: Any, model: nn.Module) -> torch.device:
-        if self._source is not None:
-            self._source.load(rest["loader"])
     if device is None:
         first = next(model.parameters(), None)
         return first.device if first is not None else torch.device("cpu")

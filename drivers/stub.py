@@ -93,7 +93,7 @@ class StubDriver(Driver):
     def open_epoch(self, epoch: int, done: int, samples: int | None = None) -> int | None:
         self._called("open_epoch")
         self._position = done
-        return len(self._batches) if self._known else None
+        return max(len(self._batches), done) if self._known else None
 
     def next_batch(self) -> Any:
         self._called("next_batch")

@@ -15,6 +15,8 @@ from tachograph.drivers.lengths import length_of
 from tachograph.drivers.matching import Signature, as_mapping, mapping_fn, needed
 from tachograph.states.errors import CallerError, nearest
 
+from .describing import named
+
 _SETTINGS: dict[str, Any] = {
     "model_use_eval_mode": True,
     "use_dist_sampler": None,
@@ -84,10 +86,19 @@ class Evaluator:
         self._batch_step_fn = batch_step_fn
         self._input_mapping = mapping_fn(input_mapping, "input_mapping")
         self._output_mapping = mapping_fn(output_mapping, "output_mapping")
+        self._fn_name = named(batch_step_fn) or settings["evaluate_fn"] or mode
         self._evaluate = self.driver.evaluate_fn(self.model, settings["evaluate_fn"] or mode)
         self._updates = {name: _update_of(name, metric) for name, metric in self.metrics.items()}
         self.before_batch: Callable[[Any], None] | None = None
         self.after_batch: Callable[[], None] | None = None
+
+    def built_with(self) -> dict[str, Any]:
+        """Return plain data on what is evaluated, and how."""
+        return {
+            "fn": self._fn_name,
+            "metrics": {name: named(metric) for name, metric in self.metrics.items()},
+            "loaders": {name: self.driver.describe(loader) for name, loader in self.dataloaders.items()},
+        }
 
     def run(self, num_eval_batch_per_dl: int = -1) -> dict[str, Any]:
         """Evaluate all metrics on all loaders.

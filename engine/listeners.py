@@ -251,16 +251,23 @@ class Listeners:
             "filters": {key: f.state_dict() for key, f in self._filters().items()},
         }
 
-    def check(self, state: Mapping[str, Any], trainer: Any, strict: bool = True) -> None:
+    def built_with(self) -> dict[str, Any]:
+        """Return the settings of all callbacks that tell theirs, by their keys."""
+        told = {key: callback.built_with() for key, callback in self.callbacks.items()}
+        return {key: settings for key, settings in told.items() if settings}
+
+    def check(self, state: Mapping[str, Any], trainer: Any, at: Any, strict: bool = True) -> None:
         """Hold a snapshot's memory against these listeners. Nothing is changed.
 
         Args:
             state: what `state_dict` returned.
             trainer: the engine.
+            at: the state that the run will be in.
             strict: False warns of what is missing on either side.
 
         Raises:
             RestoreMismatch: `strict`, and an entry has no owner or an owner has no entry.
+            CallerError: a callback can't go on from its state.
         """
         owners: dict[str, Mapping[str, Any]] = {"callbacks": self.callbacks, "filters": self._filters()}
         stateful = {key for key, callback in self.callbacks.items() if callback.on_save_checkpoint(trainer)}
@@ -275,6 +282,9 @@ class Listeners:
                 if strict:
                     raise RestoreMismatch(f"{fault}. Give the same callbacks and listeners, or run(strict=False)")
                 warnings.warn(fault, stacklevel=4)
+        for key, held in state["callbacks"].items():
+            if key in self.callbacks:
+                self.callbacks[key].check_state_dict(trainer, held, at)
 
     def load_state_dict(self, state: Mapping[str, Any], trainer: Any) -> None:
         """Give all listeners their memory back; what has no owner or no entry is left alone (see `check`)."""

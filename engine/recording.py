@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,17 @@ FIXED = (
     *("accumulation_steps", "accumulation_tail", "data"),
 )
 """Settings that decide what the bits are: a resume with another value is refused."""
+FELT = (
+    *("num_train_batch_per_epoch", "batch_size", "hyperparameters", "callbacks"),
+    *("train_fn", "batch_step_fn", "validate_every", "validation"),
+)
+"""Settings that may be changed at a resume and make the history another one: nothing recorded is expected any more."""
 CHANGEABLE = (
-    *("n_epochs", "n_batches", "max_time", "batch_size", "validate_every"),
-    *("snapshot_every", "keep_snapshots", "on_snapshot_fault"),
+    *("n_epochs", "n_batches", "max_time", *FELT),
+    *("snapshot_every", "keep_snapshots", "on_snapshot_fault", "environment"),
 )
 """Settings that may be changed at a resume; the new value is used and recorded."""
-UNFELT = frozenset(CHANGEABLE) - {"batch_size", "validate_every"}
-"""Those of them that leave the history as it is: what was recorded is expected of what is re-executed."""
+_NESTED = ("hyperparameters", "callbacks", "validation", "environment")
 
 
 class NotARun(TachographError, ValueError):
@@ -68,7 +72,7 @@ def holds_a_run(path: Path) -> bool:
 def create(
     path: Path,
     settings: Mapping[str, Any],
-    environment: Mapping[str, Any],
+    told: Mapping[str, Any],
     parent: Any = None,
     disk: Files | None = None,
 ) -> dict[str, Any]:
@@ -77,7 +81,7 @@ def create(
     Args:
         path: the run directory.
         settings: what a resume is held against.
-        environment: what is told of the machine and the libraries.
+        told: what is known of the machine and the libraries.
         parent: the point of another run that this one goes on from.
         disk: where it is written.
 
@@ -94,7 +98,7 @@ def create(
         "parent": parent,
         "world": 1,
         "settings": dict(settings),
-        "environment": {"python": sys.version.split()[0], "tachograph": _version(), **environment},
+        "environment": environment(told),
     }
     try:
         make_dirs(disk or Files(), path)
@@ -136,15 +140,41 @@ def compare_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
     Raises:
         SettingsChanged: a fixed setting changed.
     """
-    changed = {k: (old[k], new[k]) for k in new if k in old and _plain(old[k]) != _plain(new[k])}
+    known = {name.split(".")[0] for name in old} & set(new)
+    before, now = _flat(old), _flat(new)
+    names = [name for name in {**now, **before} if name.split(".")[0] in known]
+    changed = {name: (before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)}
     for name in FIXED:
         if name in changed:
-            before, now = changed[name]
+            was, is_now = changed[name]
             raise SettingsChanged(
-                f"this run's {name} is {before}, this trainer's {now}, and {name} is fixed for a run: use the old one, "
+                f"this run's {name} is {was}, this trainer's {is_now}, and {name} is fixed for a run: use the old one, "
                 "or start a new run with another run_dir"
             )
     return changed
+
+
+def in_force(about: Mapping[str, Any], resumed: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings and the environment of a run's last life.
+
+    Args:
+        about: its `run.json`.
+        resumed: the data of its `resumed` records, oldest first.
+    """
+    held = {**about["settings"], "environment": about.get("environment", {})}
+    for record in resumed:
+        held |= {name: now for name, (_, now) in record["changed"].items()}
+    return held
+
+
+def environment(engine_s: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `run.json` tells of the machine and the libraries: ours and Python's, and what an engine knows."""
+    return {"python": sys.version.split()[0], "tachograph": _version(), **engine_s}
+
+
+def is_felt(changed: Iterable[str]) -> bool:
+    """Say whether changed settings make the history another one."""
+    return any(name.split(".")[0] in FELT for name in changed)
 
 
 def write_json(path: Path, value: Any, disk: Files | None = None) -> None:
@@ -164,8 +194,20 @@ def write_json(path: Path, value: Any, disk: Files | None = None) -> None:
         raise
 
 
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=str))
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Name every value by the way to it, "hyperparameters.lr"; of settings that were flat or not."""
+    found: dict[str, Any] = {}
+    for name, value in json.loads(json.dumps(settings, default=str)).items():
+        found |= _leaves(name, value) if name in _NESTED else {name: value}
+    return found
+
+
+def _leaves(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, list) and any(isinstance(part, dict) for part in value):
+        value = {str(i): part for i, part in enumerate(value)}
+    if not isinstance(value, dict):
+        return {name: value}
+    return {k: v for key, part in value.items() for k, v in _leaves(f"{name}.{key}", part).items()}
 
 
 @functools.cache

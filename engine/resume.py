@@ -75,17 +75,25 @@ def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> N
         journal = Journal(source.run_dir)
         if here:
             engine.take_journal(journal)
-        changed = engine.take_settings(about)
+        changed = _changed(engine, about, journal)
         if source.snapshot is not None:
             chosen = Chosen(intact_snapshot(source), torn=torn)
         else:
-            live = snapshots.live_in(journal)
-            chosen = Chosen(*snapshots.newest(source.run_dir, about["run"], live, engine.world.files), torn)
+            place = snapshots.place_in(journal)
+            chosen = Chosen(*snapshots.newest(source.run_dir, about["run"], place, engine.world.files), torn)
         _restore(engine, source.run_dir, about, journal, chosen, changed, lock, strict, on_divergence)
     except BaseException:
         if lock is not None:
             lock.release()
         raise
+
+
+def _changed(engine: Engine, about: dict[str, Any], journal: Journal) -> dict[str, tuple[Any, Any]]:
+    """Hold the settings of now against those of the run's last life, and this environment against its."""
+    held = recording.in_force(about, (record.data for record in journal.resumptions()))
+    changed = engine.take_settings({**about, "settings": held})
+    here = {"environment": recording.environment(engine._environment())}
+    return {**changed, **recording.compare_settings(held, here)}
 
 
 def _restore(
@@ -118,7 +126,7 @@ def _restore(
         engine.announced_until = 0 if last is None else last.seq - (last.event in ("Failed", "Stopped"))
     report = ResumeReport(run_dir, path, start.seq, len(expected), chosen.passed_over, chosen.torn, changed)
     _tell(engine, report, snapshot)
-    if engine._recorder is not None and lock is not None and not set(changed) - recording.UNFELT:
+    if engine._recorder is not None and lock is not None and not recording.is_felt(changed):
         engine._recorder.expect(dict(expected), _saying(engine, start.seq), _on_divergence(engine, on_divergence))
     if snapshot is not None:
         engine._reenter(engine.trainer_state, batch)
@@ -156,7 +164,8 @@ def _load(engine: Engine, snapshot: Snapshot, strict: bool) -> Any:
         raise SnapshotFault(f"{snapshot.path} was taken in state '{state.state}', which this machine can't enter")
     engine._prepare(fresh=False)
     extra, held_by_driver = engine.driver.read(snapshot.path, strict=strict)
-    engine.listeners.check(extra["listeners"], engine, strict)  # all that can be refused is refused before this line
+    engine.listeners.check(extra["listeners"], engine, engine._with_limits(state), strict)
+    # all that can be refused is refused before this line
     batch = engine.driver.restore(held_by_driver)
     engine.listeners.load_state_dict(extra["listeners"], engine)
     engine._take_user_state(extra["user"])
@@ -225,6 +234,7 @@ def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> No
             passed_over=report.passed_over,
             torn=report.torn,
             changed=changed,
+            felt=recording.is_felt(changed),
             exact=not inexact,
         )
     where = "from the beginning: there was no snapshot" if snapshot is None else f"at {report.seq:,}"
@@ -232,7 +242,8 @@ def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> No
     again = f"; {n:,} recorded transition{'' if n == 1 else 's'} to re-execute" if n else ""
     engine.say(f"resumed {where}{again}")
     for name, (old, new) in report.changed.items():
-        engine.say(f"{name} changed from {old} to {new}")
+        others = "; what follows may have other bits" if name.startswith("environment.") else ""
+        engine.say(f"{name} changed from {old} to {new}{others}")
     for name in report.torn:
         engine.say(f"{name} wasn't finished when its process died, and was removed")
     for name in [] if snapshot is None else snapshot.strangers():

@@ -33,7 +33,7 @@ from tachograph.states.errors import CallerError
 from tachograph.states.fetch import due_at_epoch_end
 from tachograph.states.step import TAILS, window_size
 
-from . import arguments, recording
+from . import arguments, describing, recording
 from .engine import Engine
 from .evaluator import Evaluator
 from .legality import STEP, Check
@@ -156,7 +156,7 @@ class Trainer(Steps, Engine):
         self.batch_indices: Any = None
         self._losses = []
         self.state = State()
-        self._num_eval = -1
+        self._num_train = self._num_eval = -1
         self._sanity = 0
         limit = TrainerState(n_epochs=arguments.epochs(n_epochs, n_batches), total_batches=n_batches)
         perform = {
@@ -232,7 +232,7 @@ class Trainer(Steps, Engine):
             arguments.batches(num_eval_sanity_batch, "num_eval_sanity_batch")
         assert self.driver is not None
         self.driver.set_dataloader(self.train_dataloader, num_train_batch_per_epoch)
-        self._num_eval = num_eval_batch_per_dl
+        self._num_train, self._num_eval = num_train_batch_per_epoch, num_eval_batch_per_dl
         if self._unchecked:  # not before: listeners may still have been added
             self._check, self._unchecked = Check(self, STEP, "batch_step_fn"), False
         self._sanity = num_eval_sanity_batch if self.evaluator is not None else 0
@@ -413,7 +413,9 @@ class Trainer(Steps, Engine):
         driver = self.driver
         assert driver is not None
         driver.setup(self.seed, self._seed_given)
-        if fresh and self.trainer_state.seq == 0:
+        if not fresh:
+            return
+        if self.trainer_state.seq == 0:
             if self._seed_given:
                 driver.seed_generators(self.seed)
             driver.zero_grad()
@@ -432,6 +434,11 @@ class Trainer(Steps, Engine):
             "n_epochs": self.trainer_state.n_epochs if self.n_batches is None else None,
             "n_batches": self.n_batches,
             "max_time": self.max_time,
+            "num_train_batch_per_epoch": self._num_train,
+            "hyperparameters": self.driver.hyperparameters(),
+            "callbacks": self.listeners.built_with(),
+            "batch_step_fn": describing.named(self._step_fn) if self._own_step else None,
+            "validation": {} if self.evaluator is None else {**self.evaluator.built_with(), "batches": self._num_eval},
             "validate_every": list(every) if type(every) is tuple else getattr(every, "__qualname__", "a function"),
             "snapshot_every": self._snapshot_every,
             "keep_snapshots": None if self.keep_snapshots is None else self.keep_snapshots.plain(),

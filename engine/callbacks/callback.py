@@ -36,6 +36,22 @@ class Callback:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
 
+    def built_with(self) -> dict[str, Any]:
+        """Return the settings that `run.json` keeps: plain data. One that a resume changes is said and recorded."""
+        return {}
+
+    def check_state_dict(self, trainer: Any, state: dict[str, Any], at: Any) -> None:
+        """Refuse a snapshot's state that can't be gone on from, before anything of the run is changed.
+
+        Args:
+            trainer: the engine; nothing of it is restored yet.
+            state: what `state_dict` returned.
+            at: the state that the run will be in, with the limits of now.
+
+        Raises:
+            CallerError: it can't be used.
+        """
+
     def on_save_checkpoint(self, trainer: Any) -> dict[str, Any]:
         """Return the state for a snapshot: `state_dict()`, unless overridden."""
         return self.state_dict()

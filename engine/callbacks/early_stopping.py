@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tachograph.engine.describing import named
 from tachograph.states.errors import CallerError
 
 from .callback import Callback
@@ -68,6 +69,18 @@ class EarlyStopping(Callback):
                 self._stop(
                     trainer, f"EarlyStopping: {self.wait} validations without improvement on {self._monitor.best}"
                 )
+
+    def built_with(self) -> dict[str, Any]:
+        name, monitor = self._asked[0], self._monitor
+        if monitor is not None:
+            name = monitor.name
+        return {
+            "monitor": name if isinstance(name, str) else named(name),
+            "larger_better": self._asked[1] if monitor is None else monitor.larger_better,
+            "patience": self.patience,
+            "min_delta": self._asked[2],
+            "check_finite": self.check_finite,
+        }
 
     def _stop(self, trainer: Any, reason: str) -> None:
         self.stopped = reason

@@ -1,7 +1,8 @@
 """What a resumed run is held against: the transitions that earlier incarnations recorded past a snapshot.
 
 Every crash is a free determinism check. The newest account of a transition counts; where an incarnation
-diverged from those before it, theirs past its end says nothing about the way the run has taken since.
+diverged from those before it, theirs past its end says nothing about the way the run has taken since; where it went on
+under other settings, theirs says nothing at all.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ def expected_after(history: RankHistory, incarnation: int, seq: int) -> dict[int
     for number in sorted(history.segments):
         if _contains(history, number, incarnation, seq):
             _overlay(history, number, seq, expected)
-    return {n: record for n, record in sorted(expected.items()) if record.dest not in FINAL}
+    expected = {n: record for n, record in sorted(expected.items()) if record.dest not in FINAL}
+    gap = next((n for n in range(seq + 1, seq + 2 + len(expected)) if n not in expected), 0)
+    return {n: record for n, record in expected.items() if n < gap}
 
 
 def accounts_after(history: RankHistory, incarnation: int, seq: int) -> list[Record]:
@@ -43,6 +46,8 @@ def _overlay(history: RankHistory, number: int, seq: int, expected: dict[int, Re
     for item in history.walk(number, None, sides=True, start=seq + 1):
         if isinstance(item, SideRecord):
             diverged = diverged or item.kind == "diverged"
+            if item.kind == "resumed" and item.data.get("felt"):
+                expected.clear()
             continue
         end = item.seq
         if end > seq:

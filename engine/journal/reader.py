@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,6 +112,15 @@ class Journal:
             if isinstance(item, SideRecord) and (kind is None or item.kind == kind):
                 yield item
 
+    def resumptions(self) -> Iterator[SideRecord]:
+        """Iterate over what each life noted at its resume, oldest first; only their beginnings are read."""
+        history = self._first
+        for number in sorted(history.segments):
+            for item in itertools.islice(history.walk(number, None, sides=True), 8):
+                if isinstance(item, SideRecord) and item.kind == "resumed":
+                    yield item
+                    break
+
     @property
     def _first(self) -> RankHistory:
         """The rank that single answers come from: the only one, or the lowest."""
@@ -159,8 +169,9 @@ class Journal:
     @property
     def last(self) -> Record | None:
         """The last live transition; None before the first."""
-        end = self._end(self._first)
-        return self.seek(end.seq) if end.seq else None
+        history = self._first
+        end = self._end(history)
+        return self.seek(end.seq) if end.seq > history.beginning.seq else None
 
     @property
     def incarnations(self) -> list[Incarnation]:
