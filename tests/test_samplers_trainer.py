@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -176,6 +177,43 @@ def test_a_trainer_that_was_stopped_in_an_epoch_goes_on_in_it_when_it_is_run_aga
         trainer.n_batches = EPOCHS * len(loader)
         trainer.run()
         assert flat(model.batches) == [sample for epoch in range(EPOCHS) for sample in flat(at(name, epoch))]
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("name", ["bucketed", "in turn", "written down"])
+def test_after_a_crash_the_batches_since_the_snapshot_are_the_same_ones_again(
+    tmp_path: Path, name: str, workers: int
+) -> None:
+    """B8: the snapshot is older than what was handed out, and than what was trained on; the batch size had changed."""
+
+    def resized(batch_size: int = 2) -> DataLoader[Any]:
+        sampler = SAMPLERS[name]()
+        sampler.batch_size = batch_size
+        return loader_over(sampler, workers=workers)
+
+    trained(tmp_path / "run", resized(4), 2)
+    copytree(tmp_path / "run", tmp_path / "straight")
+    straight = trained(tmp_path / "straight", resized())
+
+    def crash(trainer: Any) -> None:
+        if trainer.global_forward_batches == 5:
+            raise Crash
+
+    model = Sees()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    settings = {"n_epochs": EPOCHS, "snapshot_every": 2, "progress_bar": None, "seed": 3, "run_dir": tmp_path / "run"}
+    trainer = Trainer(model, "torch", resized(), optimizer, **settings)
+    trainer.on("on_train_batch_end", crash)
+    with pytest.raises(Crash):
+        trainer.run(resume_from="auto")
+    assert model.batches == straight[:3]
+    resumed = trained(tmp_path / "run", resized(), snapshot_every=2)
+    assert resumed == straight[2:]
+    assert Journal(tmp_path / "run").chain == Journal(tmp_path / "straight").chain
 
 
 class Validates(Sees):
