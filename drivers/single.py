@@ -27,6 +27,7 @@ from .loaders import BatchSource, check_loader, described, hash_ids, settings_of
 from .matching import matched
 from .measuring import LAG, Losses, read_scalar
 from .precision import choose_precision
+from .staging import Staging
 
 _LOOKUP = {"validate": ("validate_step", "test_step"), "test": ("test_step", "validate_step")}
 
@@ -90,6 +91,7 @@ class TorchDriver(Driver):
         self._source: BatchSource | None = None
         self._source_loader: Any = None
         self._digest: Callable[[], int] = int
+        self._staging: Staging | None = None
         self._to_restore: tuple[Any, dict[str, str]] | None = None
 
     # -- building ------------------------------------------------------------------------------------------
@@ -339,17 +341,19 @@ class TorchDriver(Driver):
 
         Optimizer entries are numbered in their order. A batch that isn't plain data is left to be fetched again.
         """
+        staging, self._staging = Staging(self._staging), None  # it comes back when this capture is written
         states = generators.capture()
         grads = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
         in_hand = batch is not NO_BATCH
         plain = in_hand and storage.is_plain(batch)
         return {
-            "model": storage.copied(self.model.state_dict()),
-            "optimizers": [storage.copied(o.state_dict()) for o in self.optimizers],
+            "staging": staging,
+            "model": staging.copied("model", self.model.state_dict()),
+            "optimizers": staging.copied("optimizers", [o.state_dict() for o in self.optimizers]),
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
             "built": self._as_built(),
             "evaluating": [name for name, module in self.model.named_modules() if not module.training],
-            "gradients": storage.copied(grads),
+            "gradients": staging.copied("gradients", grads),
             "generators": states,
             "loader": None if self._source is None else self._source.state(again=in_hand and not plain),
             "batch": storage.copied(batch) if plain else None,
@@ -357,15 +361,18 @@ class TorchDriver(Driver):
             "batch_samples": self.batch_samples,
             "has_batch": plain,
             "losses": [] if self._losses is None else self._losses.state(),
-            "extra": storage.copied(dict(extra)),
+            "extra": staging.copied("extra", dict(extra)),
         }
 
     def save(self, capture: Any, directory: Path) -> dict[str, tuple[int, str]]:
-        rest = {key: value for key, value in capture.items() if key != "model"}
-        return {
-            "model.pt": storage.write(capture["model"], directory / "model.pt"),
-            "rank-0.pt": storage.write(rest, directory / "rank-0.pt"),
-        }
+        rest = {key: value for key, value in capture.items() if key not in ("model", "staging")}
+        try:
+            return {
+                "model.pt": storage.write(capture["model"], directory / "model.pt"),
+                "rank-0.pt": storage.write(rest, directory / "rank-0.pt"),
+            }
+        finally:
+            self._staging = capture["staging"]
 
     def size_of(self, capture: Any) -> int:
         return storage.bytes_in(capture)

@@ -38,6 +38,7 @@ def take(engine: Engine, *, exact: bool, journal_failed: bool = False) -> None:
     recorder, driver, state = engine._recorder, engine.driver, engine.trainer_state
     if recorder is None or driver is None or state.seq == 0 or recorder.snapshots.last_seq == state.seq:
         return
+    recorder.snapshots.wait()  # one copy in memory at a time, into which the next may go
     unwritten = recorder.unwritten if journal_failed else None
     about = {
         "seq": state.seq,

@@ -23,6 +23,7 @@ import pytest
 import torch
 
 from tachograph.drivers import RestoreFault, StubDriver, generators
+from tachograph.drivers.staging import Staging
 from tachograph.engine import Callback, Checkpoint, EarlyStopping, Events, Journal, LRSchedule, Progress, Trainer
 from tachograph.engine.journal import JournalWriteError
 from tachograph.engine.snapshots import (
@@ -238,7 +239,7 @@ def test_whichever_operation_fails_the_run_ends_with_the_reason_and_nothing_of_w
         said = f"the snapshot after seq {failed} couldn't be written to {run_dir}/snapshots: [Errno {number}] "
         assert str(error).startswith(f"{said}{os.strerror(number)}")
         assert f". It needs about {error.needed:,} bytes" in str(error)
-        assert trainer.exception is (error if failed != last else None)
+        assert trainer.exception is error or (failed == last and trainer.exception is None)
         end = Journal(run_dir).last
         assert end is not None
         assert end.dest == ("exception" if failed != last else "done")
@@ -1190,3 +1191,52 @@ def test_listeners_hear_of_a_snapshot_before_it_may_give_way_to_the_next(run_dir
     saved = [record["at"] for record in sides(run_dir, "saved")]
     assert heard[-1] == saved[-1]
     assert set(saved) - set(heard) <= {saved[-2]}, "the end's own may follow at once"
+
+
+def test_a_copy_goes_into_the_memory_of_an_earlier_one_once_that_is_written_and_not_before(tmp_path: Path) -> None:
+    """R12: a capture that somebody still holds is never overwritten."""
+    run = torch_run(tmp_path / "run", snapshot_every=None, n_epochs=1)
+    run.run()
+    driver = run.trainer.driver
+    assert driver is not None
+    first = driver.capture({})
+    pointers = [p.data_ptr() for p in first["model"].values()]
+    held = [t.clone() for t in first["model"].values()]
+    second = driver.capture({})  # the first isn't written yet
+    with torch.no_grad():
+        for parameter in run.model.parameters():
+            parameter += 1
+    assert equal(list(first["model"].values()), held)
+    assert not {p.data_ptr() for p in second["model"].values()} & set(pointers)
+    (tmp_path / "a").mkdir()
+    driver.save(first, tmp_path / "a")
+    third = driver.capture({})
+    assert [p.data_ptr() for p in third["model"].values()] == pointers
+    assert equal(list(third["model"].values()), run.weights)
+    assert equal(list(torch.load(tmp_path / "a" / "model.pt", weights_only=True).values()), held)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(3, 4),
+        lambda: torch.randn(3, 4).t(),
+        lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        lambda: torch.randn(3, dtype=torch.complex64).conj(),
+        lambda: torch.imag(torch.randn(3, dtype=torch.complex64).conj()),
+        lambda: torch.nn.Parameter(torch.randn(5)),
+        lambda: torch.randn(4).to_sparse(),
+        lambda: torch.randn(1).expand(4),
+        lambda: torch.tensor(7, dtype=torch.int64),
+        lambda: torch.empty(0),
+    ],
+)
+def test_a_copy_of_any_tensor_is_its_equal_the_first_time_and_the_second(make: Callable[[], torch.Tensor]) -> None:
+    """R12: whatever its memory looks like."""
+    first = Staging()
+    first.copied("x", [make()])
+    for tensor in (make(), make()):
+        (copy,) = Staging(first).copied("x", [tensor])
+        assert torch.equal(copy.to_dense(), tensor.detach().to_dense())
+        assert copy.dtype == tensor.dtype
+        assert copy.data_ptr() != tensor.data_ptr() if not tensor.is_sparse and tensor.numel() else True

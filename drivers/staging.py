@@ -1,0 +1,51 @@
+"""Memory that snapshots are copied into, one after the other.
+
+A copy into memory that is at hand costs a fraction of one into fresh memory, which the system hands out page by page.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import storage
+
+
+class Staging:
+    """The copies of one snapshot, made into the memory of an earlier one wherever that fits.
+
+    Args:
+        earlier: whose memory may be used; nobody reads it any more.
+    """
+
+    def __init__(self, earlier: Staging | None = None) -> None:
+        self._free = {} if earlier is None else earlier._made
+        self._made: dict[str, list[torch.Tensor]] = {}
+
+    def copied(self, part: str, tree: Any) -> Any:
+        """Copy a tree of plain containers and tensors to the CPU.
+
+        Args:
+            part: what it is; its tensors take the places that those of the same part had.
+            tree: as `storage.mapped` takes it.
+        """
+        free, made = self._free.pop(part, []), self._made.setdefault(part, [])
+
+        def copy(tensor: torch.Tensor) -> torch.Tensor:
+            place = free[len(made)] if len(made) < len(free) else None
+            made.append(_copy(tensor.detach(), place))
+            return made[-1]
+
+        return storage.mapped(tree, copy)
+
+
+def _copy(tensor: torch.Tensor, place: torch.Tensor | None) -> torch.Tensor:
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_conj()
+    if place is None or not plain or not _alike(tensor, place):
+        return tensor.to("cpu", copy=True)
+    return place.copy_(tensor)
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return type(b) is torch.Tensor and a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
