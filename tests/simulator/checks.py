@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from tachograph.engine.journal import Journal, Record
-from tachograph.engine.snapshots import SnapshotFault, read
+from tachograph.engine.snapshots import SnapshotFault, catalogue, read
 from tachograph.states import Machine, TrainerState
 
 from .disk import Disk
@@ -134,7 +134,16 @@ def fault_of(path: Path) -> str:
         return str(error)
 
 
-def check_no_leftovers(run_dir: Path) -> None:
-    """Nothing lies about under a temporary name."""
+def check_no_leftovers(run_dir: Path, damaged: set[str]) -> None:
+    """Nothing lies about under a temporary name, and no snapshot that isn't whole under its own."""
     for path in run_dir.rglob("*"):
         check(not any(mark in path.name for mark in TEMPORARY), f"{path.relative_to(run_dir)} was left behind")
+    for path in (run_dir / "snapshots").glob("*"):
+        check(path.name in damaged or not fault_of(path), f"{path.name} isn't whole: {fault_of(path)}")
+
+
+def check_snapshot_at_end(run_dir: Path) -> None:
+    """A run that a signal ended has a snapshot of where it stood, so that nothing is done again."""
+    last = Journal(run_dir).last
+    at = max((found.seq for found in catalogue(run_dir)[0]), default=0)
+    check(last is None or at >= last.seq - 1, f"a signal ended it after {last}, but the last snapshot is of {at}")

@@ -41,12 +41,14 @@ class Strike:
             snapshot hands over something else, and nobody is told; "unreadable": a file that is opened for reading
             can't be; "ctrl-c": KeyboardInterrupt.
         at: the number of the operation, or of the first one that it may strike; for "unreadable" of the reading.
+        name: of the operations that it may strike; "": any.
         part: 0.0 to 1.0: how much of it gets done: below 1/3 nothing, above 2/3 all, between them a part of a write.
     """
 
     kind: str
     at: int
     part: float = 0.0
+    name: str = ""
 
     def through(self, size: int) -> int:
         """Return how many bytes of a write get through."""
@@ -229,7 +231,7 @@ class Disk(Files):
 
     def _due(self, kinds: tuple[str, ...], number: int, what: str, path: Path | str) -> Strike | None:
         for strike in self._strikes:
-            if strike.kind in kinds and strike.at <= number:
+            if strike.kind in kinds and strike.at <= number and strike.name in ("", what):
                 if strike.kind == "ctrl-c" and self.beside:
                     continue
                 self._strikes.remove(strike)

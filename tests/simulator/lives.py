@@ -182,7 +182,9 @@ class Run:
             self.disk.cut_power(rng)
             self.tell("  the power went")
         if clean and not self.disk.fired:
-            checks.check_no_leftovers(self.run_dir)
+            checks.check_no_leftovers(self.run_dir, self._damaged)
+        if [event.kind for event, _ in struck] == ["signal"] and not self.disk.fired and not self.disk.dead:
+            checks.check_snapshot_at_end(self.run_dir)
         return process if clean else None
 
     def _strike(self, process: Process, moment: str, events: list[Event], struck: list[tuple[Event, str]]) -> None:

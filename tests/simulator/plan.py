@@ -32,6 +32,7 @@ class Settings:
     skip: tuple[int, ...]
     snapshot_every: Any
     keep: int | None
+    on_fault: str
     snapshots_at: tuple[int, ...]
     stop_at: int | None
     cut_at: int | None
@@ -70,6 +71,7 @@ def settings_of(seed: int) -> Settings:
         skip=tuple(n for n in range(total) if rng.random() < 0.15) if rng.random() < 0.4 else (),
         snapshot_every=policy(rng),
         keep=rng.choice([None, None, 1, 2]),
+        on_fault=rng.choice(["raise", "raise", "warn"]),
         snapshots_at=tuple(n for n in range(1, total + 1) if rng.random() < 0.1),
         stop_at=at(0.15),
         cut_at=at(0.15),
@@ -154,7 +156,8 @@ def _life(rng: Random, settings: Settings, operations: int, moments: int, first:
         part = rng.random()
         power = power or kind.startswith("power")
         if kind in ("kill", "power", "full", "broken", "garbled", "ctrl-c"):
-            strikes.append(Strike("kill" if kind == "power" else kind, operation, part))
+            name = rng.choice(_RARE) if kind != "garbled" and rng.random() < 0.35 else ""
+            strikes.append(Strike("kill" if kind == "power" else kind, operation, part, name))
         elif kind == "unreadable":
             strikes.append(Strike(kind, 1 + int(rng.random() * 20)))
         elif kind.endswith("at a moment"):
@@ -188,6 +191,7 @@ _KINDS = [
     ("signal", 10),
     ("error", 11),
 ]
+_RARE = ["rename", "remove", "create", "make", "sync"]
 _SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 _ERRORS = [
     lambda: RuntimeError("simulated"),

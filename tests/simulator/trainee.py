@@ -171,6 +171,7 @@ class Process:
             validate_every=settings.validate_every,
             snapshot_every=life.snapshot_every,
             keep_snapshots=settings.keep,
+            on_snapshot_fault=settings.on_fault,
             callbacks=self._callbacks(),
             monitor="m",
             run_dir=disk.root / "run",
