@@ -39,12 +39,22 @@ def ended(process: subprocess.Popen[str]) -> str:
     return said.splitlines()[-1]
 
 
-def until(happened: Callable[[], Any], patience: float = PATIENCE) -> None:
-    """Look every few milliseconds until something has happened."""
-    deadline = time.monotonic() + patience
+def until(happened: Callable[[], Any], died: Callable[[], Any] = bool) -> None:
+    """Look every few milliseconds until something has happened; it can't any more once `died` says so."""
+    deadline = time.monotonic() + PATIENCE
     while not happened():
+        assert not died() or happened(), "it died before it happened"
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.002)
+
+
+def gone(pid: int) -> bool:
+    """Say whether a process has ended and been waited for."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 def lines(run_dir: Path, life: int) -> int:
@@ -90,9 +100,11 @@ class Killer:
         self._end = end
 
     def kill_an_interpreter(self) -> None:
-        """Kill it while it imports, or not long after."""
+        """Kill it while it imports or begins, and with its first few records at the latest."""
+        life, few = lives(self.run_dir), self._rng.randint(0, 10)
+        end = time.monotonic() + self._rng.uniform(0, 1.2 * self._start)
         process = started(self.run_dir)
-        time.sleep(self._rng.uniform(0, 1.2 * self._start))
+        until(lambda: time.monotonic() > end or lines(self.run_dir, life) > few)
         self._kill(process.pid)
         process.communicate()
         assert process.returncode == -signal.SIGKILL
@@ -104,10 +116,10 @@ class Killer:
         ahead = self._end - (done.seq if done else 0)
         number = self._rng.randint(0, int(1.5 * ahead / (left + 1)))
         pid = forks.start(script=str(SCRIPT), arguments=[str(self.run_dir)])
-        until(lambda: lines(self.run_dir, life) > number)
+        until(lambda: lines(self.run_dir, life) > number, lambda: gone(pid))
         if left > 2 and self._rng.random() < 0.3:
             before = set(self.run_dir.glob("snapshots/*"))
-            until(lambda: set(self.run_dir.glob("snapshots/*")) != before)
+            until(lambda: set(self.run_dir.glob("snapshots/*")) != before, lambda: gone(pid))
         else:
             time.sleep(self._rng.uniform(0, 0.02))
         self._kill(pid)
@@ -127,7 +139,7 @@ def test_killed_at_twenty_random_moments_it_ends_with_the_bits_of_the_straight_r
     print(f"NEWCOMER_SEED={seed}")  # seen if it fails
     began = time.monotonic()
     process = started(tmp_path / "straight")
-    until((tmp_path / "straight" / "run.json").exists)
+    until((tmp_path / "straight" / "run.json").exists, lambda: process.poll() is not None)
     start = time.monotonic() - began
     straight = ended(process)
 
@@ -155,6 +167,6 @@ def test_a_group_is_alive_as_long_as_one_of_it_is() -> None:
     process = subprocess.Popen(["sleep", "100"], start_new_session=True)
     assert is_alive(process.pid)
     process.kill()
-    until(lambda: not is_alive(process.pid), 10)
+    until(lambda: not is_alive(process.pid))
     process.wait()
     assert not is_alive(process.pid)
