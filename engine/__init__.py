@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .callbacks import Callback, Checkpoint, EarlyStopping, LRSchedule, Progress
+    from .callbacks import Callback, Checkpoint, EarlyStopping, LRSchedule, NanGuard, Progress
     from .diff import Diverged, Divergence, diff
     from .engine import Engine
     from .evaluator import Evaluator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 _HOMES = {
-    "callbacks": ("Callback", "Checkpoint", "EarlyStopping", "LRSchedule", "Progress"),
+    "callbacks": ("Callback", "Checkpoint", "EarlyStopping", "LRSchedule", "NanGuard", "Progress"),
     "diff": ("Diverged", "Divergence", "diff"),
     "engine": ("Engine",),
     "evaluator": ("Evaluator",),
@@ -50,6 +50,7 @@ __all__ = [
     "Journal",
     "Keep",
     "LRSchedule",
+    "NanGuard",
     "Progress",
     "Trainer",
     "diff",

@@ -26,6 +26,7 @@ from tachograph.states.errors import CallerError
 
 from . import beginning, recording, resume, saving, sources
 from .beginning import Rest
+from .callbacks.callback import Callback
 from .callbacks.checkpoint import Checkpoint
 from .checks import Perform, as_callbacks, check_perform, check_snapshots
 from .journal import Journal, JournalWriteError, Position
@@ -136,6 +137,21 @@ class Engine:
             return listener
 
         return subscribe
+
+    def add_callback(self, callback: Callback) -> None:
+        """Subscribe a callback after the engine was built, as `callbacks=[...]` does.
+
+        Raises:
+            CallerError: it isn't a `Callback`, another has its name, or its state isn't plain data; it wasn't added.
+        """
+        self.listeners.add_callback(callback)
+        try:
+            if self.driver is not None:
+                callback.on_after_trainer_initialized(self, self.driver)
+                self.listeners.check_plain(self, self.driver.is_tensor)
+        except BaseException:
+            self.listeners.remove_callback(callback)
+            raise
 
     @property
     def journal(self) -> Journal | None:

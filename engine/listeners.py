@@ -140,15 +140,18 @@ class Listeners:
         """Subscribe a callback to every moment it overrides.
 
         Raises:
-            CallerError: it isn't a `Callback`, or two have given themselves one name.
+            CallerError: it isn't a `Callback`, it was added before, or two have given themselves one name.
         """
         if not isinstance(callback, Callback):
             raise CallerError(f"callbacks must be Callback instances, not {_called(callback)}")
+        if any(callback is held for held in self.callbacks.values()):
+            raise CallerError(f"this {type(callback).__name__} was added already: each callback hears a moment once")
         key = callback.callback_name
+        if not isinstance(key, str) or not key:
+            raise CallerError(f"callback_name of {type(callback).__name__} must be a string, not {key!r}")
         if key in self.callbacks and key != type(callback).__name__:
             raise CallerError(f"two callbacks are named {key!r}: their states would overwrite each other")
-        alike = [k for k in self.callbacks if k.split("#")[0] == key]
-        key = f"{key}#{len(alike) + 1}" if alike else key
+        key = next(k for n in itertools.count(1) if (k := f"{key}#{n}" if n > 1 else key) not in self.callbacks)
         self.callbacks[key] = callback
         for name in (*MOMENTS, *ALIASES):
             method = getattr(callback, name, None)
@@ -156,6 +159,11 @@ class Listeners:
                 thin = getattr(method, "__tachograph_filter__", None)
                 fn = _bound(callback, method) if thin is not None else method
                 self.add(Moment(moment_name(name), thin), fn, owner=callback)
+
+    def remove_callback(self, callback: Callback) -> None:
+        """Take a callback's subscriptions back, and forget its name."""
+        self.remove([s for s in self._subscriptions if s.owner is callback])
+        self.callbacks = {key: held for key, held in self.callbacks.items() if held is not callback}
 
     def remove(self, subscriptions: Iterable[Subscription]) -> None:
         """Take subscriptions back."""

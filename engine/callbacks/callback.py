@@ -138,7 +138,7 @@ class Callback:
         """Hear that an evaluation batch is done."""
 
     def on_skipped_optimizer_step(self, trainer: Any, optimizers: Any) -> None:
-        """Hear that the gradient scaler found an infinity and skipped the update."""
+        """Hear that an update was skipped: the gradient scaler found an infinity, or a listener left it out."""
 
     def on_stop(self, trainer: Any, reason: str) -> None:
         """Hear that the run is stopped before its end."""

@@ -1,0 +1,90 @@
+"""`NanGuard`: says what becomes of an update whose loss or gradients are no finite numbers."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from tachograph.engine.losses import short
+from tachograph.states.errors import CallerError, TachographError
+
+from .callback import Callback
+
+_POLICIES = ("raise", "skip", "stop", "continue")
+
+
+class NotFinite(TachographError, FloatingPointError):
+    """A loss or a gradient is NaN or infinite; the message names the batch and its samples."""
+
+
+class NanGuard(Callback):
+    """Looks at the loss of every batch, and at the gradients of every update.
+
+    Whatever the policy, the journal has the true loss. Where a gradient scaler is at work, it alone sees to the
+    gradients, since it makes them overflow now and then. On an accelerator this waits for the device once a batch, and
+    once an update. What a batch did to the model beside its gradients (running means, say) isn't undone.
+
+    Args:
+        policy: "raise": the run fails before the batch has done anything, with an error that names it. "skip": the
+            update of its accumulation window is left out (`Stepped.skipped`), and counted. "stop": the same, and the
+            run is stopped. "continue": it is counted, with one warning, and the update is taken.
+
+    Attributes:
+        count: updates that were left out; with "continue", batches and updates that weren't finite. It is saved.
+
+    Raises:
+        CallerError: there is no such policy.
+    """
+
+    def __init__(self, policy: str = "raise") -> None:
+        if policy not in _POLICIES:
+            raise CallerError(f"policy must be one of {', '.join(_POLICIES)}, not {policy!r}")
+        self.policy = policy
+        self.count = 0
+        self._bad = ""  # what is wrong with the open accumulation window
+
+    def on_before_backward(self, trainer: Any, outputs: Any) -> None:
+        loss = trainer.extract_loss_from_outputs(outputs)
+        if not trainer.driver.is_finite(loss):
+            self._found(trainer, f"the loss of {_batch(trainer)} is {trainer.driver.plain(loss)}")
+
+    def on_before_optimizer_step(self, trainer: Any, optimizers: Any) -> None:
+        if not self._bad and not trainer.driver.gradients_are_finite():
+            self._found(trainer, f"the gradients aren't finite after {_batch(trainer)}")
+        if self._bad and self.policy in ("skip", "stop"):
+            self.count += 1
+            trainer.skip_update()
+            if self.policy == "stop":
+                trainer.stop(f"NanGuard: {self._bad}")
+
+    def on_before_zero_grad(self, trainer: Any, optimizers: Any) -> None:
+        self._bad = ""
+
+    def _found(self, trainer: Any, what: str) -> None:
+        if self.policy == "raise":
+            raise NotFinite(what)
+        self._bad = self._bad or what
+        if self.policy == "continue":
+            self.count += 1
+            if self.count == 1:
+                warnings.warn(f"{what}; the run goes on with it, and this isn't said again", stacklevel=3)
+
+    def built_with(self) -> dict[str, Any]:
+        return {"policy": self.policy}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing where nothing was found, so that a guard can be added to a run that had none."""
+        return {"count": self.count, "bad": self._bad} if self.count or self._bad else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self._bad = state["count"], state["bad"]
+
+
+def _batch(trainer: Any) -> str:
+    """Name the batch in work as a person would look for it."""
+    state = trainer.trainer_state
+    samples = "" if trainer.batch_indices is None else f", samples {short(trainer.batch_indices)}"
+    return (
+        f"batch {state.global_forward_batches + 1} of the run "
+        f"(epoch {state.cur_epoch_idx}, batch {state.batch_idx_in_epoch}{samples})"
+    )
