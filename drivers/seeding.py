@@ -88,16 +88,18 @@ class Turns:
     def take(self, turn: Callable[[], T]) -> T:
         """Call what reads the next one. The generators are left where it left them; see `kept`."""
         bank, first = banks.bank(), self.done == self._began_at
-        seeded = self._drawn if first and self.done > 1 and not self.alike else self._drawn | self._first
+        if first and self.done == 1:
+            self._drawn |= self._first  # nobody can tell yet: it's taken for an item's
+        seeded = self._drawn if first and not self.alike else self._drawn | self._first
         bank.seed(seeded, self._of(self.done))
         bank.seed(banks.ALL - seeded, self._of(-2))
         before = bank.copy()
         made = turn()
         moved = bank.moved(before)
-        if first:
+        if first and self.done == 0:
             self._first |= moved
         else:
-            self._drawn |= moved
+            self._drawn |= moved - self._first if first else moved
         self.done += 1
         return made
 

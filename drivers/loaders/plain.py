@@ -88,7 +88,7 @@ _ASKED = "and a snapshot holds tensors and plain data only: return those (number
 def _array(value: Any) -> Any:
     if value.dtype.kind not in "biufc":
         raise NotPlain(f"an array of {value.dtype} can't be in a snapshot: return a list")
-    return torch.from_numpy(np.ascontiguousarray(value))
+    return torch.from_numpy(np.array(value, order="C"))
 
 
 def _torch_generator(state: torch.Tensor) -> torch.Generator:

@@ -16,6 +16,7 @@ from .double import is_torchdata
 from .iterated import Iterated
 from .plain import decoded, encoded
 from .source import Tell, has_state, warned
+from .streams import StreamState
 
 _KEYS = frozenset(("held", "epoch", "at", "turns"))
 
@@ -28,7 +29,7 @@ class StatefulSource(Iterated):
 
     def __init__(self, dataloader: Any, seed: int, max_batches: int, tell: Tell = warned) -> None:
         super().__init__(dataloader, seed, max_batches, tell)
-        self._holder = self._read if has_state(dataloader) else dataloader.dataset
+        self._holder = self._read if has_state(dataloader) else StreamState(self._ours["dataset"])
         what = "training loader" if has_state(dataloader) else "dataset"
         self._name = f"the {what}, a {type(dataloader if has_state(dataloader) else dataloader.dataset).__name__},"
         self._to_load: dict[str, Any] | None = None
@@ -39,6 +40,9 @@ class StatefulSource(Iterated):
     def _double(self) -> Any:
         self._ours |= {"next_iter_state": None, "_initial_iter_for_state_dict": False}  # torchdata's
         return super()._double()
+
+    def _by_items(self) -> bool:
+        return True
 
     # -- the position --------------------------------------------------------------------------------------
 
@@ -132,9 +136,7 @@ class StatefulSource(Iterated):
             self._to_load = self.state()
         except Exception:  # a loader that failed; whoever goes on with it does so from the beginning of the epoch
             self._to_load = self._here
-        self._batches = None
-        if self._ours:
-            self._ours["_iterator"] = None
+        self._end_workers()
 
 
 def _tells_a_position(state: Any) -> bool:
