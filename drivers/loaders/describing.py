@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
 from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from tachograph.drivers.lengths import length_of
 
 from .order import of_torch
 from .source import has_state
@@ -37,7 +38,8 @@ def _described(dataloader: Any, max_batches: int, in_batches: bool) -> str:
     if not isinstance(dataloader, DataLoader):
         return f"{type(dataloader).__name__}{most}"
     data = dataloader.dataset
-    size = f" of {len(data)} samples" if isinstance(data, Sized) else ""
+    length = length_of(data)
+    size = "" if length is None else f" of {length} samples"
     number = _batch_size(dataloader)
     batches = "" if not in_batches else " in its own batches" if number is None else f" in batches of {number}"
     drop = ", the last one dropped if short" if dataloader.drop_last else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from torch.utils.data import DataLoader
@@ -87,6 +87,7 @@ def check_loader(dataloader: Any, name: str = "train_dataloader") -> None:
         raise CallerError(f"{said}, not a {type(dataloader).__name__} of them")
     if length_of(dataloader) == 0:
         data = getattr(dataloader, "dataset", dataloader)
-        size = f" of {len(data)} samples" if isinstance(data, Sized) else ""
+        length = length_of(data)
+        size = "" if length is None else f" of {length} samples"
         hint = ", with drop_last=True" if getattr(dataloader, "drop_last", False) else ""
         raise CallerError(f"{name} is empty: its {type(data).__name__}{size}{hint} makes no batch")
