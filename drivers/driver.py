@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -42,8 +42,10 @@ class Driver(abc.ABC):
     Attributes:
         model: the model as the user gave it.
         optimizers: the optimizers, in the user's order.
-        batch_ids: sample ids of the batch that `next_batch` returned last; None where they aren't known.
+        batch_ids: sample ids of the batch that `next_batch` returned last, or couldn't make; None where they aren't
+            known.
         batch_samples: how many samples that batch holds, over all ranks.
+        evaluation_ids: sample ids of the batch that `evaluation_batches` yielded last, or couldn't make, likewise.
         input_mapping: applied to every training batch before it is moved to the device; None leaves it as it is.
         tell: takes a sentence that the user must read and the run must keep, such as one on data that is read again.
     """
@@ -52,6 +54,7 @@ class Driver(abc.ABC):
     optimizers: Sequence[Any] = ()
     batch_ids: Sequence[Any] | None = None
     batch_samples: int = 0
+    evaluation_ids: Sequence[Any] | None = None
     input_mapping: Callable[[Any], Any] | None = None
     tell: Callable[[str], None] = staticmethod(_unheard)
 
@@ -216,6 +219,13 @@ class Driver(abc.ABC):
     def evaluate_fn(self, model: Any, mode: str) -> Callable[[Any], Any]:
         """Choose the model's method for evaluation; `mode` is "validate", "test" or a method's name."""
         return lambda batch: batch
+
+    def evaluation_batches(self, dataloader: Any) -> Generator[Any, None, None]:
+        """Yield the batches of an evaluation loader from its beginning, and set `evaluation_ids`.
+
+        It is a generator: closed before its end, it lets go of what it began.
+        """
+        yield from dataloader
 
     def to_device(self, batch: Any) -> Any:
         """Move a batch to the device."""

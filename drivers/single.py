@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from . import generators, hyperparameters, restoring, storage
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
 from .lengths import length_of
-from .loaders import BatchSource, check_loader, described, hash_ids, settings_of, source_of
+from .loaders import BatchSource, EvaluationSource, check_loader, described, hash_ids, settings_of, source_of
 from .matching import matched
 from .measuring import LAG, Losses, read_scalar
 from .precision import choose_precision
@@ -89,6 +89,7 @@ class TorchDriver(Driver):
         self._losses = Losses(lag) if lag else None
         self._built: dict[str, Any] | None = None
         self._source: BatchSource | None = None
+        self._evaluated: dict[int, EvaluationSource] = {}
         self._source_loader: Any = None
         self._digest: Callable[[], int] = int
         self._staging: Staging | None = None
@@ -192,7 +193,11 @@ class TorchDriver(Driver):
 
     def next_batch(self) -> Any:
         source = self._source
-        batch = source.next()  # type: ignore[union-attr]
+        try:
+            batch = source.next()  # type: ignore[union-attr]
+        except BaseException:
+            self.batch_ids = source.ids  # type: ignore[union-attr]
+            raise
         if batch is NO_BATCH:
             return NO_BATCH
         ids = self.batch_ids = source.ids  # type: ignore[union-attr]
@@ -304,6 +309,17 @@ class TorchDriver(Driver):
 
     def describe(self, dataloader: Any) -> str:
         return described(dataloader, -1)
+
+    def evaluation_batches(self, dataloader: Any) -> Generator[Any, None, None]:
+        source = self._evaluated.setdefault(id(dataloader), EvaluationSource(dataloader))
+        with closing(source.batches()) as batches:
+            try:
+                for batch in batches:
+                    self.evaluation_ids = source.ids
+                    yield batch
+            except BaseException:
+                self.evaluation_ids = source.ids
+                raise
 
     def forked(self) -> AbstractContextManager[Any]:
         return generators.forked()
@@ -437,8 +453,11 @@ class TorchDriver(Driver):
         return isinstance(value, torch.Tensor)
 
     def close(self) -> None:
-        if self._source is not None:
-            self._source.close()
+        sources: list[Any] = [*self._evaluated.values(), *([] if self._source is None else [self._source])]
+        self._evaluated.clear()
+        with ExitStack() as stack:  # all of them, although one may fail
+            for source in sources:
+                stack.callback(source.close)
 
 
 def _named(value: object) -> str:

@@ -96,11 +96,12 @@ class StubDriver(Driver):
         return max(len(self._batches), done) if self._known else None
 
     def next_batch(self) -> Any:
+        ended = self._position >= len(self._batches)
+        self.batch_ids, self.batch_samples = None if ended else [self._position], 1
         self._called("next_batch")
-        if self._position >= len(self._batches):
+        if ended:
             return NO_BATCH
         batch = self._batches[self._position]
-        self.batch_ids, self.batch_samples = [self._position], 1
         self._position += 1
         return batch
 

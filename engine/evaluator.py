@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from typing import Any
 
 from tachograph.drivers import Driver, MatchFault, choose_driver
@@ -16,6 +17,8 @@ from tachograph.drivers.matching import Signature, as_mapping, mapping_fn, neede
 from tachograph.states.errors import CallerError, nearest
 
 from .describing import named
+from .losses import short
+from .notes import note
 
 _SETTINGS: dict[str, Any] = {
     "model_use_eval_mode": True,
@@ -47,6 +50,9 @@ class Evaluator:
         verbose: 1 prints the results of a standalone run, 0 doesn't.
         kwargs: `model_use_eval_mode`, `separator`, `evaluate_fn` (the name of a model's method),
             `model_wo_auto_param_call`; `progress_bar`, `use_dist_sampler` and `output_from_new_proc` are accepted.
+
+    Attributes:
+        batch_ids: after an error, the sample ids of the batch that it struck; None where they aren't known.
 
     Raises:
         CallerError: an argument can't be used; the message says what would be.
@@ -89,6 +95,7 @@ class Evaluator:
         self._fn_name = named(batch_step_fn) or settings["evaluate_fn"] or mode
         self._evaluate = self.driver.evaluate_fn(self.model, settings["evaluate_fn"] or mode)
         self._updates = {name: _update_of(name, metric) for name, metric in self.metrics.items()}
+        self.batch_ids: Any = None
         self.before_batch: Callable[[Any], None] | None = None
         self.after_batch: Callable[[], None] | None = None
 
@@ -132,6 +139,7 @@ class Evaluator:
         if type(num_eval_batch_per_dl) is not int or num_eval_batch_per_dl == 0 or num_eval_batch_per_dl < -1:
             raise CallerError(f"num_eval_batch_per_dl must be -1 (all) or > 0, not {num_eval_batch_per_dl!r}")
         results: dict[str, Any] = {}
+        self.batch_ids = None
         with self.driver.forked(), self.driver.evaluating(self.model, self._eval_mode):
             self._reset()
             for name, loader in self.dataloaders.items():
@@ -158,24 +166,33 @@ class Evaluator:
     def _over(self, name: str, loader: Any, most: int, interrupted: Callable[[], bool]) -> bool:
         """Work off one loader; False if it was given up."""
         tell_epoch(-1, *samplers_of(loader))  # every evaluation has the same order, whenever it is
-        batches: Iterable[Any] = loader if most < 0 else itertools.islice(loader, most)
-        seen = 0
-        for raw in batches:
-            batch = self.driver.to_device(raw if self._input_mapping is None else self._input_mapping(raw))
-            seen += 1
-            if self.before_batch is not None:
-                self.before_batch(batch)
-            if self._batch_step_fn is not None:
-                self._batch_step_fn(self, batch)
-            else:
-                self.update(batch, self.evaluate_step(batch))
-            if self.after_batch is not None:
-                self.after_batch()
-            if interrupted():
-                return False
-        if not seen:
+        done = 0
+        try:
+            with closing(self.driver.evaluation_batches(loader)) as batches:
+                for raw in batches if most < 0 else itertools.islice(batches, most):
+                    self._batch(raw)
+                    done += 1
+                    if interrupted():
+                        return False
+        except BaseException as error:
+            self.batch_ids = self.driver.evaluation_ids
+            held = "" if self.batch_ids is None else f", which holds the samples {short(self.batch_ids)}"
+            note(error, f"in batch {done} of the evaluation loader{name and f' {name!r}'}{held}")
+            raise
+        if not done:
             raise CallerError(f"the evaluation loader {name or 'given'!r} made no batch")
         return True
+
+    def _batch(self, raw: Any) -> None:
+        batch = self.driver.to_device(raw if self._input_mapping is None else self._input_mapping(raw))
+        if self.before_batch is not None:
+            self.before_batch(batch)
+        if self._batch_step_fn is not None:
+            self._batch_step_fn(self, batch)
+        else:
+            self.update(batch, self.evaluate_step(batch))
+        if self.after_batch is not None:
+            self.after_batch()
 
     def _reset(self) -> None:
         for metric in self.metrics.values():

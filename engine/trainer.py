@@ -237,6 +237,7 @@ class Trainer(Steps, Engine):
             self._check, self._unchecked = Check(self, STEP, "batch_step_fn"), False
         self._sanity = num_eval_sanity_batch if self.evaluator is not None else 0
         self._measured = self.run_dir is not None or self.listeners.hear_events()
+        self.batch_indices = None
         self._limits.begin()
         try:
             return super().run(  # type: ignore[no-any-return]
@@ -349,7 +350,11 @@ class Trainer(Steps, Engine):
             self._losses = []
             return self._ended(self.trainer_state)
         driver = self.driver
-        batch = driver.next_batch()  # type: ignore[union-attr]
+        try:
+            batch = driver.next_batch()  # type: ignore[union-attr]
+        except BaseException:
+            self.batch_indices = driver.batch_ids  # type: ignore[union-attr]
+            raise
         if batch is NO_BATCH:
             return self._exhausted(state)
         if reached:  # the loader has more than it said
@@ -505,8 +510,10 @@ class Trainer(Steps, Engine):
         return f"{where}; the batch holds the samples {short(self.batch_indices)}"
 
     def _failed(self, error: BaseException) -> Any:
-        failed = super()._failed(error)
-        return failed if self.batch_indices is None else attrs.evolve(failed, ids=short(self.batch_indices))
+        failed, ids = super()._failed(error), self.batch_indices
+        if ids is None and self.evaluator is not None and self.trainer_state.state in ("sanity_check", "validate"):
+            ids = self.evaluator.batch_ids
+        return failed if ids is None else attrs.evolve(failed, ids=short(ids))
 
     # -- building ------------------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ class Failed(Event):
     Attributes:
         error: the error's message.
         kind: the name of its class.
-        ids: the sample ids of the batch in hand, as text; "" where there was none.
+        ids: the sample ids of the batch in hand, or of the one that couldn't be made, as text; "" where there was none,
+            or they aren't known.
     """
 
     error: str = ""

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import functools
+import multiprocessing
 import os
 import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate, get_worker_info
 
 from tachograph.drivers import StubDriver
-from tachograph.engine import Callback, Events, Journal
+from tachograph.engine import Callback, Evaluator, Events, Journal, Trainer
 from tachograph.engine.journal import JournalWriter
 from tachograph.engine.snapshots import SnapshotWriteFault
 from tachograph.states import Stepped
-from tests.toys import Sum, sides, stub, transitions
+from tests.toys import Indexed, Regression, Sum, sides, stub, transitions
 
 
 class Odd(Exception):
@@ -232,8 +238,9 @@ def test_an_error_is_raised_as_it_is_recorded_and_heard_once(
     assert heard == ([error] if state == "sanity_check" else [error, "end"])
     assert trainer.trainer_state.state == "exception"
     if not isinstance(error, (Refusing, Noted)):
-        assert f"in state '{last.source}'" in error.__notes__[0]  # type: ignore[attr-defined]
-        assert f"after transition {last.seq - 1}" in error.__notes__[0]  # type: ignore[attr-defined]
+        (note,) = [note for note in error.__notes__ if note.startswith("in state")]  # type: ignore[attr-defined]
+        assert f"in state '{last.source}'" in note
+        assert f"after transition {last.seq - 1}" in note
 
 
 @pytest.mark.parametrize("place", SOMEWHERE)
@@ -418,3 +425,287 @@ def test_an_error_that_strikes_while_the_last_snapshot_is_written_does_not_tear_
         signal.signal(signal.SIGUSR2, before)
     assert caught.value is error
     assert [s["at"] for s in sides(run_dir, "saved")] == [trainer.trainer_state.seq - 1]
+
+
+# -- data --------------------------------------------------------------------------------------------------
+
+
+class Cruel(Indexed):
+    """Samples of which one can't be read.
+
+    Args:
+        index: which; None: all can.
+        strike: what happens where it is read.
+    """
+
+    def __init__(self, index: int | None = None, strike: Callable[[], None] = lambda: None) -> None:
+        super().__init__(12)
+        self.index, self.strike = index, strike
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == self.index:
+            self.strike()
+        return super().__getitem__(index)
+
+
+class Streamed(IterableDataset[dict[str, Any]]):
+    """The same samples in a row."""
+
+    def __init__(self, data: Cruel) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return (self.data[i] for i in range(first, len(self.data), step))
+
+
+class Collate:
+    """Puts samples together, and fails where one has an index that it doesn't like."""
+
+    def __init__(self, index: int | None, strike: Callable[[], None]) -> None:
+        self.index, self.strike = index, strike
+
+    def __call__(self, samples: Any) -> Any:
+        if self.index in [int(sample["id"]) for sample in samples]:
+            self.strike()
+        return default_collate(samples)
+
+
+class Raises:
+    """Raises an error, also in another process."""
+
+    def __init__(self, kind: type[Exception]) -> None:
+        self.kind = kind
+
+    def __call__(self) -> None:
+        raise self.kind("unreadable")
+
+
+def loaders(place: str, workers: int, strike: Callable[[], None], index: int | None, **options: Any) -> dict[str, Any]:
+    """A training loader of shuffled pairs, and a validation loader of pairs in a row; one of them is cruel."""
+    where, _, how = place.partition(": ")
+    made = {}
+    for name in ("train", "validate"):
+        here = index if name == where else None
+        data: Any = Cruel(here if how in ("dataset", "stream") else None, strike)
+        options = {"batch_size": 2, "num_workers": workers, **options}
+        if how.startswith("stream"):
+            data = Streamed(data)
+        elif name == "train":
+            options["shuffle"] = True
+        collate = Collate(here if how.endswith("collate") else None, strike)
+        made[name] = DataLoader(data, collate_fn=collate, **options)
+        options.pop("shuffle", None)
+    return made
+
+
+def torch_trainer(run_dir: Path | None, loaders: dict[str, Any], **settings: Any) -> Trainer:
+    torch.manual_seed(1)
+    model = Regression()
+    settings = {"n_epochs": 1, "seed": 5, "snapshot_every": 2, "progress_bar": None, **settings}
+    return Trainer(
+        model,
+        "torch",
+        loaders["train"],
+        torch.optim.Adam(model.parameters()),
+        validate_dataloaders={"small": loaders["validate"]},
+        metrics={"seen": Seen()},
+        run_dir=run_dir,
+        **settings,
+    )
+
+
+class Seen:
+    """A metric: how many samples were seen."""
+
+    def reset(self) -> None:
+        self.n = 0
+
+    def update(self, predicted: Any) -> None:
+        self.n += len(predicted)
+
+    def compute(self) -> int:
+        return self.n
+
+
+INDEXED = ["train: dataset", "train: collate", "validate: dataset", "validate: collate"]
+STREAMED = ["train: stream", "train: stream collate", "validate: stream", "validate: stream collate"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("place", [*INDEXED, *STREAMED])
+def test_data_that_cannot_be_read_end_the_run_with_their_own_error_and_its_samples(
+    run_dir: Path, place: str, workers: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """L9, B30, R59: those of this batch; no worker is left, though the error is still at hand; a resume is exact."""
+    trainer = torch_trainer(run_dir, loaders(place, workers, Raises(LookupError), 9))
+    with pytest.raises(LookupError, match="unreadable") as caught:
+        trainer.run()
+    assert multiprocessing.active_children() == []
+    assert trainer.exception is caught.value
+    last = Journal(run_dir).last
+    assert last is not None
+    assert (last.event, last.data["kind"]) == ("Failed", "LookupError")
+    assert last.source == ("fetch" if place.startswith("train") else "validate")
+    notes = " ".join(caught.value.__notes__)  # type: ignore[attr-defined]
+    assert ("evaluation loader 'small'" in notes) == place.startswith("validate")
+    if place in INDEXED:
+        assert 9 in ast.literal_eval(last.data["ids"])
+        assert f"holds the samples {last.data['ids']}" in notes
+    else:
+        assert last.data["ids"] == ""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* (has no index|was taken when an error had struck)")
+        again = torch_trainer(run_dir, loaders(place, workers, int, None))
+        again.run(resume_from="auto")
+    assert (again.journal.chain, weights(again)) == straight(  # type: ignore[union-attr]
+        Path(tmp_path_factory.getbasetemp()), place.split(" ")[0], "stream" in place, workers
+    )
+    assert multiprocessing.active_children() == []
+
+
+def weights(trainer: Trainer) -> list[list[float]]:
+    return [parameter.flatten().tolist() for parameter in trainer.driver.model.parameters()]  # type: ignore[union-attr]
+
+
+@functools.cache
+def straight(at: Path, where: str, streamed: bool, workers: int) -> tuple[str, list[list[float]]]:
+    """The end of a run that no error struck."""
+    place = f"{where} {'stream' if streamed else 'dataset'}"
+    trainer = torch_trainer(at / place / str(workers), loaders(place, workers, int, None))
+    trainer.run()
+    return trainer.journal.chain, weights(trainer)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("place", [*INDEXED, *STREAMED])
+def test_a_stop_iteration_in_reading_data_is_an_error_and_not_their_end(place: str, workers: int) -> None:
+    """B23: not of an epoch's, and not of a validation's, whose results would be of a part."""
+    trainer = torch_trainer(None, loaders(place, workers, Raises(StopIteration), 9))
+    with pytest.raises(RuntimeError, match="StopIteration") as caught:
+        trainer.run()
+    assert trainer.trainer_state.state == "exception"
+    if place in INDEXED:
+        notes = " ".join(caught.value.__notes__)  # type: ignore[attr-defined]
+        assert "9" in notes.partition("the samples [")[2].partition("]")[0]
+    assert multiprocessing.active_children() == []
+
+
+def test_the_batch_before_is_not_blamed_for_an_error_of_a_sampler_or_of_the_next_fetch(run_dir: Path) -> None:
+    """B30."""
+
+    class Order(Sampler[int]):
+        def __len__(self) -> int:
+            return 12
+
+        def __iter__(self) -> Iterator[int]:
+            yield from (0, 1, 2, 3)
+            raise LookupError("no order")
+
+    cruel = loaders("train: dataset", 0, int, None)
+    cruel["train"] = DataLoader(Cruel(), batch_size=2, sampler=Order())
+    trainer = torch_trainer(run_dir / "torch", cruel)
+    with pytest.raises(LookupError, match="no order") as caught:
+        trainer.run()
+    assert "samples" not in caught.value.__notes__[0]  # type: ignore[attr-defined]
+    error = LookupError("no batch")
+    trainer = build(run_dir / "stub", Capturing(on={"next_batch": Strike(error, 2)}))
+    with pytest.raises(LookupError, match="no batch"):
+        trainer.run()
+    assert error.__notes__[0].endswith("the batch holds the samples [1]")  # type: ignore[attr-defined]
+    error.__notes__ = []  # type: ignore[attr-defined]
+    trainer.on(Events.on_validate_begin(once=1), Strike(error, 1))
+    with pytest.raises(LookupError, match="no batch"):
+        trainer.run()
+    assert "samples" not in error.__notes__[0]  # type: ignore[attr-defined]
+
+
+class Dies:
+    """Ends a worker without a word."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __call__(self) -> None:
+        if self.how == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("how", ["exit", "kill"])
+@pytest.mark.parametrize("place", ["train: dataset", "validate: dataset"])
+def test_a_worker_that_dies_ends_the_run_and_what_it_was_at_work_on_is_named(
+    run_dir: Path, place: str, how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """L9, B30, R59: though the batch that is waited for is another worker's, which hangs."""
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
+    os.mkfifo(tmp_path / "never")
+    cruel = loaders(place, 2, Dies(how), 2)
+    where = place.partition(":")[0]
+    cruel[where] = DataLoader(Waiting(tmp_path / "never", Dies(how)), batch_size=2, num_workers=2)
+    trainer = torch_trainer(run_dir, cruel)
+    with pytest.raises(RuntimeError, match=r"DataLoader worker .*(exited unexpectedly|killed by signal)") as caught:
+        trainer.run(num_eval_sanity_batch=0)
+    last = Journal(run_dir).last
+    assert last is not None
+    assert (last.source, last.data["ids"]) == ("fetch" if where == "train" else "validate", "[2, 3]")
+    assert caught.value is trainer.exception
+    assert multiprocessing.active_children() == []
+
+
+class Waiting(Cruel):
+    """The first sample is waited for in vain, and at the third a worker dies."""
+
+    def __init__(self, never: Path, strike: Callable[[], None]) -> None:
+        super().__init__(2, strike)
+        self.never = never
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == 0:
+            self.never.read_bytes()
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
+@pytest.mark.parametrize("place", ["a metric", "a signal", "the end", "a part"])
+def test_no_worker_of_a_validation_outlives_the_run(place: str, options: dict[str, Any]) -> None:
+    """R59: however it ended."""
+    made = loaders("", 2, int, None, **options)
+    trainer = torch_trainer(None, made, validate_every=2)
+    alive: list[int] = []
+    trainer.on(Events.on_validate_batch_end, lambda trainer: alive.append(len(multiprocessing.active_children())))
+    if place == "a metric":
+        trainer.on(Events.on_validate_batch_end, Strike(ValueError("x"), 4))
+    if place == "a signal":
+        told = Strike(SystemExit(0), 4)  # its count isn't a filter's, which would forget the half validation
+
+        def tell(trainer: Any) -> None:
+            with contextlib.suppress(SystemExit):
+                told()
+                return
+            trainer.interrupt(signal.SIGTERM)
+
+        trainer.on(Events.on_validate_batch_end, tell)
+    with contextlib.suppress(ValueError, SystemExit):
+        trainer.run(num_eval_batch_per_dl=2 if place == "a part" else -1)
+    assert max(alive) >= 2
+    assert multiprocessing.active_children() == []
+    assert (trainer.trainer_state.state == "done") == (place != "a metric")
+    assert trainer.run().state == "done"
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_evaluator_on_its_own_names_the_samples_of_an_error_and_can_be_run_again(workers: int) -> None:
+    """L9, R59."""
+    model, once = Regression(), Strike(ValueError("x"), 3)
+    loader = loaders("", workers, int, None)["validate"]
+    evaluator = Evaluator(model, {"a": loader}, {"seen": Seen()}, verbose=0)
+    evaluator.before_batch = once
+    with pytest.raises(ValueError, match="x") as caught:
+        evaluator.run()
+    notes = caught.value.__notes__  # type: ignore[attr-defined]
+    assert notes == ["in batch 2 of the evaluation loader 'a', which holds the samples [4, 5]"]
+    assert multiprocessing.active_children() == []
+    assert evaluator.run() == {"seen#a": 12}

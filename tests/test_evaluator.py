@@ -566,5 +566,8 @@ def test_an_error_in_validation_ends_the_run_in_the_state_it_struck() -> None:
     trainer = stub([1, 2], metrics={"m": Fails()}, validate_dataloaders=[1, 2, 13])
     with pytest.raises(ZeroDivisionError, match="in the metric") as caught:
         trainer.run(num_eval_sanity_batch=2)
-    assert caught.value.__notes__ == ["in state 'validate', epoch 0, batch 2, after transition 8"]  # type: ignore[attr-defined]
+    assert caught.value.__notes__ == [  # type: ignore[attr-defined]
+        "in batch 2 of the evaluation loader",
+        "in state 'validate', epoch 0, batch 2, after transition 8",
+    ]
     assert trainer.trainer_state.validations == 0

@@ -10,6 +10,7 @@ from .choosing import source_of
 from .cloned import ClonedSource
 from .describing import described, settings_of
 from .direct import DirectSource
+from .evaluated import EvaluationSource
 from .order import Order, hash_ids
 from .replayed import ListSource, ReplayedSource
 from .source import BatchSource, check_loader
@@ -19,6 +20,7 @@ __all__ = [
     "BatchSource",
     "ClonedSource",
     "DirectSource",
+    "EvaluationSource",
     "ListSource",
     "Order",
     "ReplayedSource",

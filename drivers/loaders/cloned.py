@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader
 from tachograph.drivers import generators, seeding
 from tachograph.drivers.driver import NO_BATCH
 
-from .double import double_of, is_torchdata, iterates_as_torch
+from .double import is_torchdata, iterates_as_torch
 from .handed import Handed, HandedCollate, HandedDataset, HandedOne, HandingSampler
 from .map_style import MapStyle
 from .reading import Reader
 from .source import Tell, warned
+from .workers import Workers
 
 
 class ClonedSource(MapStyle):
@@ -43,9 +44,9 @@ class ClonedSource(MapStyle):
             "collate_fn": HandedCollate(Reader(dataloader.dataset, dataloader.collate_fn, seed, self._single)),
             "generator": self._generator,
             "in_order": True,  # batches in any order would be another order each time
-            "_iterator": None,
         }
-        self._double = double_of(dataloader, self._ours, DataLoader if is_torchdata(dataloader) else None)
+        self._workers = Workers()
+        self._double = self._workers.double(dataloader, self._ours, DataLoader if is_torchdata(dataloader) else None)
         self._batches: Iterator[Any] | None = None
         self._entries: Iterator[Any] = iter(())
         self._handed: deque[list[Any]] = deque()
@@ -73,7 +74,11 @@ class ClonedSource(MapStyle):
 
     def next(self) -> Any:
         self._before_fetch()
-        batch = self._fetched()
+        try:
+            batch = self._fetched()
+        except BaseException:
+            self.ids = self._workers.asked_of_the_dead(self._handed) or (self._handed[0] if self._handed else None)
+            raise
         if batch is not NO_BATCH and self._own_iterator:
             batch = self._checked(batch)
         if batch is NO_BATCH:
@@ -116,7 +121,8 @@ class ClonedSource(MapStyle):
 
     def close(self) -> None:
         super().close()
-        self._batches, self._ours["_iterator"] = None, None
+        self._batches = None
+        self._workers.end()
         self._handed.clear()
 
     def state(self, again: bool = False) -> Any:

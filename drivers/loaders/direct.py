@@ -44,6 +44,7 @@ class DirectSource(MapStyle):
 
     def next(self) -> Any:
         self._before_fetch()
+        self.ids = None  # if the sampler fails, no samples are to blame
         entry = next(self._entries, NO_BATCH)
         if entry is NO_BATCH:
             return NO_BATCH

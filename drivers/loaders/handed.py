@@ -127,7 +127,10 @@ class HandedCollate:
         reader = self._reader
         if reader.epoch != entry.epoch:
             self._begin(entry.epoch)
-        return reader.read(entry.given, entry.place)
+        try:
+            return reader.read(entry.given, entry.place)
+        except StopIteration as error:  # a user's StopIteration must not look like the end of the epoch
+            raise RuntimeError(f"the dataset or collate_fn raised StopIteration for samples {entry.given}") from error
 
     def _begin(self, epoch: int) -> None:
         reader = self._reader

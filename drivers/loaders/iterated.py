@@ -10,11 +10,14 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 
 from tachograph.drivers import generators, seeding
 from tachograph.drivers.driver import NO_BATCH
+from tachograph.drivers.epochs import tell_epoch
 from tachograph.drivers.lengths import length_of
 
-from .double import double_of, iterates_as_torch
+from .double import iterates_as_torch
 from .source import Tell
-from .streams import StreamCollate, seeded_stream
+from .streams import SeededStream, StreamCollate
+from .unstopped import Unstopped
+from .workers import Workers
 
 
 class Iterated:
@@ -41,19 +44,31 @@ class Iterated:
         self._read: Any = dataloader  # what is iterated over
         self._ours: dict[str, Any] = {}
         self._batches: Iterator[Any] | None = None
-        self._elsewhere = False  # everything that could draw does so in worker processes
+        self._workers: Workers | None = None
+        self._inside = False  # everything that draws is in the dataset and its collating, and seeded there
         if isinstance(dataloader, DataLoader):
             self._read = self._double()
 
     def _double(self) -> Any:
         loader = self._loader
-        self._ours |= {"generator": torch.Generator(), "in_order": True, "_iterator": None}
-        if loader.num_workers and isinstance(loader.dataset, IterableDataset):
-            self._elsewhere = iterates_as_torch(loader)
-            if not isinstance(loader.dataset, IterDataPipe):  # these are taken apart and put together by torch
-                stream = seeded_stream(loader.dataset, self._seed, self._number)
-                self._ours |= {"dataset": stream, "collate_fn": StreamCollate(stream, loader.collate_fn)}
-        return double_of(loader, self._ours)
+        self._ours |= {"generator": torch.Generator(), "in_order": True, "collate_fn": Unstopped(loader.collate_fn)}
+        data = loader.dataset
+        # datapipes are taken apart and put together by torch
+        if isinstance(data, IterableDataset) and not isinstance(data, IterDataPipe) and self._by_items():
+            self._inside = iterates_as_torch(loader)
+            stream = SeededStream.of(data, self._seed, self._number)
+            self._ours |= {"dataset": stream, "collate_fn": StreamCollate(stream, self._ours["collate_fn"])}
+        self._workers = Workers()
+        return self._workers.double(loader, self._ours)
+
+    def _end_workers(self) -> None:
+        self._batches = None
+        if self._workers is not None:
+            self._workers.end()
+
+    def _by_items(self) -> bool:
+        """Whether seeds are needed item by item, and not only batch by batch."""
+        return bool(self._loader.num_workers)
 
     def _stand(self, epoch: int, at: int) -> None:
         """Stand before batch `at` of an epoch, whose iterator is begun when its first batch is asked for."""
@@ -62,10 +77,7 @@ class Iterated:
         if "generator" in self._ours:
             self._ours["generator"].manual_seed(generators.derive(self._seed, "workers", epoch))
         self._turns = seeding.Turns(seeding.seeds(self._seed, "loader", epoch))
-        for part in (self._loader, getattr(self._loader, "dataset", None)):
-            set_epoch = getattr(part, "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epoch)
+        tell_epoch(epoch, self._loader, getattr(self._loader, "dataset", None))
 
     def _iterate(self) -> None:
         """Begin the iteration."""
@@ -75,12 +87,9 @@ class Iterated:
     def _take(self) -> Any:
         """Take the next batch of the iterator, and keep training's generators out of it."""
         batches: Any = self._batches
-        if self._elsewhere:
-            batch = next(batches, NO_BATCH)
-            self._turns.done += 1
-        else:
-            with seeding.kept():
-                batch = self._turns.take(lambda: next(batches, NO_BATCH))
+        with seeding.kept():
+            turn = lambda: next(batches, NO_BATCH)  # noqa: E731
+            batch = turn() if self._inside else self._turns.take(turn)
         if batch is not NO_BATCH:
             self._at += 1
         return batch

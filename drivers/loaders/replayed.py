@@ -69,9 +69,7 @@ class ReplayedSource(Iterated):
         """There's nothing to take."""
 
     def close(self) -> None:
-        self._batches = None
-        if self._ours:
-            self._ours["_iterator"] = None
+        self._end_workers()
 
 
 class ListSource:

@@ -1,0 +1,95 @@
+"""The worker processes of a loader: what signals do to them, and how they are ended.
+
+A terminal sends Ctrl-C to the workers too, and many a scheduler its SIGTERM. It is the training process that heeds
+these, at its next transition, and until then it needs its workers. So they pass over the first signal of each kind; a
+second one acts as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import weakref
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+from .double import double_of
+
+_DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+if hasattr(signal, "SIGUSR1"):
+    _DEFAULTS[signal.SIGUSR1] = signal.SIG_DFL
+
+
+class Sheltered:
+    """Stands in for a `worker_init_fn`: the user's, after the signals were taken care of.
+
+    Args:
+        init: the user's; None without one.
+    """
+
+    def __init__(self, init: Callable[[int], None] | None) -> None:
+        self._init = init
+
+    def __call__(self, worker: int) -> None:
+        for number in _DEFAULTS:
+            signal.signal(number, _pass_over)
+        if self._init is not None:
+            self._init(worker)
+
+
+def _pass_over(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, _DEFAULTS[number])
+
+
+class Workers:
+    """The worker processes that a loader's double starts."""
+
+    def __init__(self) -> None:
+        self._ours: dict[str, Any] = {}
+        self._iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def double(self, loader: Any, ours: dict[str, Any], kind: type | None = None) -> Any:
+        """Return a loader's double, as `double_of` does, whose workers are these."""
+        ours |= {"worker_init_fn": Sheltered(loader.worker_init_fn), "_iterator": None, "_get_iterator": None}
+        double = double_of(loader, ours, kind)
+        cls: Any = type(loader) if kind is None else kind
+
+        def made() -> Any:
+            iterator = cls._get_iterator(double)
+            self._iterators.add(iterator)
+            return iterator
+
+        ours["_get_iterator"] = made
+        self._ours = ours
+        return double
+
+    def end(self) -> None:
+        """End all of them, although an error's traceback may keep their iterators alive."""
+        self._ours["_iterator"] = None
+        for iterator in list(self._iterators):
+            shut_down = getattr(iterator, "_shutdown_workers", None)
+            if shut_down is not None:
+                shut_down()
+            for worker in getattr(iterator, "_workers", ()):
+                if worker.is_alive():  # it hangs, and passed over what torch sent it
+                    worker.kill()
+                    worker.join()
+        self._iterators.clear()
+
+    def asked_of_the_dead(self, asked: Sequence[Any]) -> Any:
+        """Return what a worker that died was at work on.
+
+        Args:
+            asked: what was asked of all workers and hasn't been returned yet, in its order.
+
+        Returns:
+            One of `asked`; None if no worker died, or torch doesn't say of which it was.
+        """
+        for iterator in list(self._iterators):
+            with contextlib.suppress(AttributeError, IndexError):
+                dead = {i for i, worker in enumerate(iterator._workers) if not worker.is_alive()}
+                for task in sorted(iterator._task_info):
+                    if iterator._task_info[task][0] in dead and len(iterator._task_info[task]) == 1:
+                        return asked[task - iterator._rcvd_idx]
+        return None
