@@ -76,11 +76,21 @@ def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> N
         if here:
             engine.take_journal(journal)
         changed = _changed(engine, about, journal)
-        if source.snapshot is not None:
-            chosen = Chosen(intact_snapshot(source), torn=torn)
+        place, lacking = snapshots.place_in(journal), snapshots.lacking_in(journal)
+        if source.snapshot is None:
+            found = snapshots.newest(source.run_dir, about["run"], place, engine.world.files, lacking)
+            chosen = Chosen(*found, torn)
         else:
-            place = snapshots.place_in(journal)
-            chosen = Chosen(*snapshots.newest(source.run_dir, about["run"], place, engine.world.files), torn)
+            given = intact_snapshot(source)
+            where = place(given)
+            given = given if where is None else attrs.evolve(given, incarnation=where)
+            if here and lacking(given):
+                raise SnapshotFault(
+                    f"{given.path} can't be gone on from: {lacking(given)}. Give another snapshot, or another run_dir"
+                )
+            chosen = Chosen(given, torn=torn)
+        if chosen.snapshot is None and about.get("parent"):
+            raise SnapshotFault(_orphaned(source.run_dir, about["parent"], chosen.passed_over))
         _restore(engine, source.run_dir, about, journal, chosen, changed, lock, strict, on_divergence)
     except BaseException:
         if lock is not None:
@@ -135,10 +145,12 @@ def _restore(
         passed_over = engine.driver.restore_generators()  # the last act: nothing may draw after it
         if passed_over:
             _tell_of_generators(engine, snapshot, passed_over)
-        if lock is None:
-            engine._snapshot()  # a run of its own must not depend on its parent's files
         if lost is not None:  # its listeners' memory is that of before: nobody heard what the journal couldn't take
             _hear_again(engine, lost[0])
+        if lock is None:
+            engine._snapshot()  # a run of its own must not depend on its parent's files, not even for a moment
+            if engine._recorder is not None:
+                engine._recorder.snapshots.wait()
 
 
 def _heeded_stop(engine: Engine, record: Record) -> bool:
@@ -146,6 +158,14 @@ def _heeded_stop(engine: Engine, record: Record) -> bool:
     if record.dest not in engine.machine.final or record.event == "Failed":
         return False
     return record.event != "Stopped" or record.data["reason"] == getattr(engine.trainer_state, "stop_asked", "")
+
+
+def _orphaned(run_dir: Path, parent: dict[str, Any], passed_over: list[str]) -> str:
+    why = f" {'. '.join(passed_over)}." if passed_over else ""
+    return (
+        f"{run_dir} goes on from transition {parent['seq']} of the run {parent['run']}, and has no snapshot of its own "
+        f"that can be used.{why} Begin it anew from there, in another run_dir"
+    )
 
 
 def _ask_again(engine: Engine) -> None:
@@ -196,12 +216,14 @@ def _record(
         return
     engine.run_dir = run_dir
     number, parent_at = 0, None
-    last = journal.last
-    end = GENESIS if last is None else Position(start.incarnation, last.seq, last.chain)
-    travelled = lost is not None and end.seq == start.seq - 1
-    if journal.incarnations:
-        number = journal.incarnations[-1].number + 1
-        parent_at = end if travelled else start
+    lives = {life.number: life for life in journal.incarnations}
+    taken_in = lives.get(start.incarnation)
+    travelled = lost is not None and start.seq == (0 if taken_in is None else taken_in.last_seq) + 1
+    if lives:
+        number = max(lives) + 1
+        parent_at = start
+        if travelled and taken_in is not None:
+            parent_at = Position(taken_in.number, taken_in.last_seq, taken_in.chain)
     engine._recorder = engine._open_recorder(about, incarnation=number, parent=parent_at, lock=lock)
     engine._recorder.snapshots.last_seq = start.seq  # what it was resumed from
     engine._recorder.snapshots.source = source

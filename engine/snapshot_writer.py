@@ -7,8 +7,6 @@ in flight at a time, and what became of it is collected by the run at its next t
 from __future__ import annotations
 
 import contextlib
-import errno
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -33,8 +31,6 @@ from .snapshots import (
 )
 from .world import World
 
-_OF_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The system's errors that have to do with how much is free."""
 Save = Callable[[Path], dict[str, tuple[int, str]]]
 
 
@@ -179,14 +175,12 @@ class SnapshotWriter:
     def _fault(self, seq: int, error: BaseException, size: Callable[[], int]) -> SnapshotWriteFault | JournalWriteError:
         if isinstance(error, JournalWriteError):
             return error  # it speaks for itself, and ends the run whatever becomes of snapshots
-        number = getattr(error, "errno", None)
-        needed, free = size(), _free(self._root) if number in _OF_ROOM else None
+        needed = size()
         room = f". It needs about {needed:,} bytes" if needed else ""
-        room += f", and {free:,} are free there" if needed and free is not None else ""
         fault = SnapshotWriteFault(
             f"the snapshot after seq {seq} couldn't be written to {self._root}: {error}{room}. Earlier ones are intact"
         )
-        fault.path, fault.needed, fault.errno = self._root, needed, number
+        fault.path, fault.needed, fault.errno = self._root, needed, getattr(error, "errno", None)
         fault.__cause__ = error
         return fault
 
@@ -229,14 +223,6 @@ class SnapshotWriter:
                 held = {}
             self._states[snapshot.path] = held if isinstance(held, dict) else {}
         return self._states[snapshot.path]
-
-
-def _free(path: Path) -> int | None:
-    """Return how many bytes are free where a path is or would be; None where the system doesn't tell."""
-    try:
-        return shutil.disk_usage(next(p for p in (path, *path.parents) if p.exists())).free
-    except OSError:
-        return None
 
 
 __all__ = ["Outcome", "SnapshotWriter"]

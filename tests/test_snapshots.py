@@ -263,7 +263,7 @@ def test_torch_reports_the_disk_s_own_error_at_whichever_write(tmp_path: Path) -
         torch_run(tmp_path / "noted").run()
     for n in range(0, len(noted.done), 29):
         run_dir = tmp_path / str(n)
-        said = r"No space left on device. It needs about [\d,]+ bytes, and [\d,]+ are free there"
+        said = r"No space left on device. It needs about [\d,]+ bytes. Earlier ones are intact"
         full = disk(run_dir / "snapshots", Failing(n, FULL, for_good=True))
         with pytest.raises(SnapshotWriteFault, match=said) as caught, full:
             torch_run(run_dir).run()
@@ -408,6 +408,47 @@ def test_a_snapshot_of_an_earlier_life_is_used_where_the_history_went_through_it
     third.run(resume_from="auto")
     assert said[0].startswith(f"resumed at {reached[-1].seq}; ")
     expect_same_end(third, straight)
+
+
+def test_a_run_that_began_from_another_has_its_own_snapshot_before_it_takes_a_step(
+    tmp_path: Path, straight: Trainer
+) -> None:
+    """R12: killed at its first transition, with a slow disk, it depends on nobody else's files."""
+    job(tmp_path / "source", n_epochs=1).run()
+
+    def work() -> None:
+        fork = job(tmp_path / "fork", snapshot_every=None)
+        fork.on("fetch", lambda trainer: os.kill(os.getpid(), signal.SIGKILL))
+        fork.run(resume_from=tmp_path / "source")
+
+    os.waitpid(in_child(work), 0)
+    shutil.rmtree(tmp_path / "source")
+    again = job(tmp_path / "fork")
+    again.run(resume_from="auto")
+    assert again.trainer_state == straight.trainer_state
+    assert again.journal.chain == straight.journal.chain  # type: ignore[union-attr]
+
+
+def test_where_it_has_none_it_is_refused_since_its_beginning_is_another_run_s(tmp_path: Path) -> None:
+    """R12, R64: beginning again would be training from the start, and call itself a resume."""
+    job(tmp_path / "source", n_epochs=1).run()
+    job(tmp_path / "fork", n_epochs=2).run(resume_from=tmp_path / "source")
+    for snapshot in catalogue(tmp_path / "fork")[0]:
+        flip(snapshot.path / "rank-0.json")
+    said = r"fork goes on from transition 11 of the run \w+, and has no snapshot of its own that can be used. .* passed"
+    with pytest.raises(SnapshotFault, match=said):
+        job(tmp_path / "fork").run(resume_from="auto")
+    shutil.rmtree(tmp_path / "fork" / "snapshots")
+    with pytest.raises(SnapshotFault, match=r"that can be used. Begin it anew from there, in another run_dir"):
+        job(tmp_path / "fork").run(resume_from="auto")
+
+
+def test_after_a_snapshot_that_could_not_be_written_the_same_object_runs_on(run_dir: Path, straight: Trainer) -> None:
+    """R59."""
+    trainer, error = fails(run_dir, Failing(20, FULL))
+    assert isinstance(error, SnapshotWriteFault)
+    trainer.run()
+    expect_same_end(trainer, straight)
 
 
 # -- places that can't be written --------------------------------------------------------------------------
