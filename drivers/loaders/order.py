@@ -128,7 +128,7 @@ class Order:
     def _batches(self, done: int, place: int) -> int | None:
         sampler: Any = self.sampler
         n, size = length_of(sampler.sampler), int(sampler.batch_size)
-        if n is None or place == min(done * size, n):
+        if n is None or place == done * size:
             return length_of(sampler)
         left = max(n - place, 0)
         return done + (left // size if sampler.drop_last else -(-left // size))
