@@ -157,6 +157,7 @@ class Trainer(Steps, Engine):
         self._losses = []
         self.state = State()
         self._num_train = self._num_eval = -1
+        self._went_on_at: int | None = None
         self._sanity = 0
         limit = TrainerState(n_epochs=arguments.epochs(n_epochs, n_batches), total_batches=n_batches)
         perform = {
@@ -237,12 +238,15 @@ class Trainer(Steps, Engine):
             self._check, self._unchecked = Check(self, STEP, "batch_step_fn"), False
         self._sanity = num_eval_sanity_batch if self.evaluator is not None else 0
         self._measured = self.run_dir is not None or self.listeners.hear_events()
-        self.batch_indices = None
+        self.batch_indices = self._went_on_at = None
         self._limits.begin()
         try:
-            return super().run(  # type: ignore[no-any-return]
+            end: TrainerState = super().run(
                 resume_from=resume_from, resume_training=resume_training, on_divergence=on_divergence, strict=strict
             )
+            if end.global_forward_batches == self._went_on_at and end.state == "done":
+                self.say(f"{end.stop_asked or 'the limit is reached already'}: nothing was run")
+            return end
         except KeyboardInterrupt:
             if not (arguments.interactive() if catch_KeyboardInterrupt is None else catch_KeyboardInterrupt):
                 raise
@@ -469,6 +473,7 @@ class Trainer(Steps, Engine):
         return not self._limits.reached(state)
 
     def _reenter(self, state: TrainerState, batch: Any) -> None:
+        self._went_on_at = state.global_forward_batches
         if state.state in _OUTSIDE_AN_EPOCH or state.epoch_exhausted:
             return
         driver = self.driver
@@ -494,6 +499,7 @@ class Trainer(Steps, Engine):
 
     def take_journal(self, journal: Any) -> None:
         self._limits.resume(journal.seconds)
+        self._went_on_at = 0
 
     def _user_state(self) -> dict[str, Any]:
         return dict(self.state)
