@@ -48,7 +48,7 @@ class MapStyle:
 
     def _opened(self, epoch: int, done: int, samples: int | None) -> Iterator[Any]:
         """Open the order at a position; what was loaded is applied first."""
-        self._samplers.begin()
+        self._samplers.begin(epoch)
         self._load_data()
         tell_epoch(epoch, self._loader.dataset)
         opened = self._order.open(epoch, done, samples)

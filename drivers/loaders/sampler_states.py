@@ -8,10 +8,12 @@ taken: it says how the epoch was dealt out so far, and is told the position by w
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from typing import Any
 from zlib import crc32
 
+import numpy as np
 import torch
 from torch.utils.data import (
     BatchSampler,
@@ -24,6 +26,7 @@ from torch.utils.data import (
 
 from tachograph.drivers.errors import RestoreFault
 from tachograph.drivers.samplers import ReproducibleSampler
+from tachograph.drivers.storage import PLAIN
 from tachograph.states.errors import CallerError
 
 from .plain import NotPlain, decoded, encoded, taken_over
@@ -36,7 +39,9 @@ _KNOWN = (
 
 
 class SamplerStates:
-    """The states of the samplers of a loader, as they were when the epoch in work began.
+    """The states of the samplers of a loader.
+
+    The epoch in work is gone on with from what they were as it began, the next one is begun with what they are.
 
     Args:
         sampler: the loader's batch sampler, or its sampler.
@@ -44,28 +49,28 @@ class SamplerStates:
 
     def __init__(self, sampler: Any) -> None:
         parts = {"the sampler": sampler, "the sampler's sampler": getattr(sampler, "sampler", None)}
-        own = {name: part for name, part in parts.items() if type(part) not in _KNOWN}
-        self._parts = {name: part for name, part in own.items() if hasattr(part, "__dict__")}
-        self._first = {name: _digests(part) for name, part in self._parts.items() if not has_state(part)}
-        self._begun: dict[str, Any] | None = None
-        self._known_to_change: set[str] = set()
+        self._parts = {name: _kept(part, name) for name, part in parts.items() if _keeps(part)}
+        self._epoch = -1
+        self._begun = False
         self._to_load: dict[str, Any] | None = None
 
-    def begin(self) -> None:
+    def begin(self, epoch: int) -> None:
         """Put in place what was loaded, and keep what there is; before the samplers are asked for an epoch."""
-        if self._to_load is not None:
-            for name, held in self._to_load.items():
-                _put(self._parts[name], name, held)
-            self._to_load = None
-        if self._parts:
-            self._begun = {name: self._taken(name, part) for name, part in self._parts.items()}
+        held, self._to_load = self._to_load, None
+        if held is not None:
+            for name, state in held["begun" if held["epoch"] == epoch else "now"].items():
+                self._parts[name].put(state)
+        for part in self._parts.values():
+            part.begin()
+        self._epoch, self._begun = epoch, bool(self._parts)
 
     def state(self) -> dict[str, Any] | None:
-        """Return the states of the samplers at the beginning of the epoch in work; None if there's nothing to keep."""
-        if self._to_load is not None or self._begun is None:
+        """Return the states of the samplers; None if there's nothing to keep."""
+        if self._to_load is not None or not self._begun:
             return self._to_load
-        ours = {name: part for name, part in self._parts.items() if isinstance(part, ReproducibleSampler)}
-        return {**self._begun, **{name: self._taken(name, part) for name, part in ours.items()}}
+        both = {name: part.states() for name, part in self._parts.items()}
+        begun, now = ({name: states[i] for name, states in both.items()} for i in (0, 1))
+        return {"epoch": self._epoch, "begun": begun, "now": now}
 
     def check(self, held: dict[str, Any] | None) -> None:
         """Refuse a state that there is no sampler for.
@@ -73,73 +78,145 @@ class SamplerStates:
         Raises:
             RestoreFault: there is none.
         """
-        for name in held or {}:
+        for name, state in (held or {"begun": {}})["begun"].items():
             if name not in self._parts:
                 raise RestoreFault(f"the snapshot has a state of {name}, which keeps none here: use the same samplers")
-            _check(self._parts[name], name, (held or {})[name])
+            self._parts[name].check(state)
 
     def load(self, held: dict[str, Any] | None) -> None:
         """Take what `state` returned, to be put in place at the next beginning of an epoch."""
         self._to_load = held
-        for part in (held or {}).values():
-            self._known_to_change.update(part.get("attributes", ()))
 
-    def _taken(self, name: str, part: Any) -> Any:
-        if isinstance(part, ReproducibleSampler):
-            return {"state_dict": part.state_dict(consumed=0)}
-        if has_state(part):
-            return {"state_dict": encoded(part.state_dict(), f"state_dict() of {name}, a {type(part).__name__},")}
-        first, known = self._first[name], self._known_to_change
-        changed = [key for key, crc in _digests(part).items() if first.get(key) != crc or key in known]
-        return {"attributes": {key: encoded(vars(part)[key], key) for key in changed}}
+
+def _keeps(part: Any) -> bool:
+    return type(part) not in _KNOWN and hasattr(part, "__dict__")
+
+
+def _kept(part: Any, name: str) -> _ByState | _ByAttributes:
+    if isinstance(part, ReproducibleSampler):
+        return _Ours(part, name)
+    return _ByState(part, name) if has_state(part) else _ByAttributes(part)
+
+
+class _ByState:
+    """A sampler that says itself what it keeps."""
+
+    def __init__(self, part: Any, name: str) -> None:
+        self.part = part
+        self.name = f"{name}, a {type(part).__name__},"
+        self._begun: Any = None
+
+    def begin(self) -> None:
+        self._begun = self.now()
+
+    def states(self) -> tuple[Any, Any]:
+        """What it was as the epoch began, and what it is."""
+        return self._begun, self.now()
+
+    def now(self) -> Any:
+        return encoded(self.part.state_dict(), f"state_dict() of {self.name}")
+
+    def check(self, held: Any) -> None:
+        """Nobody but the sampler can tell."""
+
+    def put(self, held: Any) -> None:
+        try:
+            self.part.load_state_dict(decoded(held))
+        except Exception as error:
+            raise RestoreFault(f"the state of {self.name} can't be loaded: {error}") from error
+
+
+class _Ours(_ByState):
+    """A sampler of this package: it says how the epoch was dealt out so far, and is told the position by others."""
+
+    def states(self) -> tuple[Any, Any]:
+        now = self.now()
+        return now, now
+
+    def now(self) -> Any:
+        return self.part.state_dict(consumed=0)
+
+    def check(self, held: Any) -> None:
+        try:
+            self.part.check(held)
+        except CallerError as error:
+            raise RestoreFault(f"the state of {self.name} can't be loaded: {error}") from error
+
+    def put(self, held: Any) -> None:
+        self.part.seek(0)  # an iteration that an earlier run of this object left is given up
+        super().put(held)
+
+
+class _ByAttributes:
+    """A sampler whose attributes tell what it keeps."""
+
+    def __init__(self, part: Any) -> None:
+        self.part = part
+        self._first = self._at_begin = _digests(part)
+        self._begun: dict[str, Any] = {}
+        self._changing: set[str] = set()
+
+    def begin(self) -> None:
+        self._at_begin = _digests(self.part)
+        self._begun = self._held(self._at_begin)
+
+    def states(self) -> tuple[Any, Any]:
+        """What changing attributes were as the epoch began, and what they are."""
+        now, then = _digests(self.part), self._at_begin
+        first = self._first
+        self._changing |= {key for key in {*now, *then} if not now.get(key) == then.get(key) == first.get(key)}
+        begun = {key: held for key, held in self._begun.items() if key in self._changing}
+        return begun, self._held(self._changing & now.keys())
+
+    def _held(self, keys: Any) -> dict[str, Any]:
+        return {key: encoded(vars(self.part)[key], key) for key in sorted(keys)}
+
+    def check(self, held: Any) -> None:
+        """Any attribute can be set."""
+
+    def put(self, held: Any) -> None:
+        self._changing.update(held)
+        for key, value in held.items():
+            given = decoded(value)
+            if not taken_over(vars(self.part).get(key), given):
+                setattr(self.part, key, given)
 
 
 def _digests(part: Any) -> dict[str, int]:
     """Digest the attributes of an object that a snapshot can hold."""
     found = {}
     for name, value in vars(part).items():
-        try:
-            found[name] = _digest(value)
-        except NotPlain:
-            continue
+        with contextlib.suppress(Exception):  # what can't be digested can't be in a snapshot either
+            found[name] = _digest(value, [_MANY])
     return found
 
 
-def _digest(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        value = value.detach().to("cpu").contiguous()
-        return crc32(value.view(-1).view(torch.uint8).numpy()) if value.numel() else 0
-    return crc32(pickle.dumps(_untensored(encoded(value, ""))))
+_MANY = 1000  # tensors in a list: it holds the data itself, and not what a sampler keeps of it
+_SCALARS = frozenset(PLAIN)
 
 
-def _untensored(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.numpy().tobytes()
-    if isinstance(value, dict):
-        return {key: _untensored(held) for key, held in value.items()}
-    if type(value) in (list, tuple):
-        return [_untensored(held) for held in value]
-    return value
+def _digest(value: Any, left: list[int], crc: int = 0) -> int:
+    """Digest a value without copying it; `left` counts down the tensors and arrays in it."""
+    if type(value) is dict:
+        for key, held in value.items():
+            crc = _digest(held, left, crc32(pickle.dumps(key), crc))
+        return crc32(b"}", crc)
+    if type(value) in (list, tuple) and not set(map(type, value)) <= _SCALARS:
+        for held in value:
+            crc = _digest(held, left, crc)
+        return crc32(b"]", crc)
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        left[0] -= 1
+        if left[0] < 0:
+            raise NotPlain("the data itself")
+        return crc32(_bytes_of(value), crc)
+    if type(value) in (*_SCALARS, list, tuple):
+        return crc32(pickle.dumps(value), crc)
+    return _digest(encoded(value, ""), left, crc)  # a generator, a number of numpy's; or nothing that can be kept
 
 
-def _check(part: Any, name: str, held: dict[str, Any]) -> None:
-    if isinstance(part, ReproducibleSampler) and "state_dict" in held:
-        try:
-            part.check(held["state_dict"])
-        except CallerError as error:
-            raise RestoreFault(f"the state of {name} can't be loaded: {error}") from error
-
-
-def _put(part: Any, name: str, held: dict[str, Any]) -> None:
-    if "state_dict" in held:
-        if isinstance(part, ReproducibleSampler):
-            part.seek(0)  # an iteration that an earlier run of this object left is given up
-        try:
-            part.load_state_dict(decoded(held["state_dict"]))
-        except Exception as error:
-            raise RestoreFault(f"the state of {name}, a {type(part).__name__}, can't be loaded: {error}") from error
-        return
-    for key, value in held["attributes"].items():
-        value = decoded(value)
-        if not taken_over(vars(part).get(key), value):
-            setattr(part, key, value)
+def _bytes_of(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        value = encoded(value, "")
+    value = value.detach().to("cpu").contiguous().reshape(-1)
+    return value.view(torch.uint8).numpy() if value.numel() else b""
