@@ -163,7 +163,11 @@ def catalogue(run_dir: Path, disk: Files = DISK) -> tuple[list[Snapshot], list[t
 
 
 def newest(
-    run_dir: Path, run: str, place: Callable[[Snapshot], int | None], disk: Files = DISK
+    run_dir: Path,
+    run: str,
+    place: Callable[[Snapshot], int | None],
+    disk: Files = DISK,
+    lacking: Callable[[Snapshot], str] = lambda snapshot: "",
 ) -> tuple[Snapshot | None, list[str]]:
     """Find the newest complete and intact snapshot on a run's live history.
 
@@ -172,6 +176,7 @@ def newest(
         run: its id.
         place: tells the incarnation that a snapshot's point belongs to, on the history that goes on; see `place_in`.
         disk: where it is read from.
+        lacking: says what the journal lacks of what leads to a snapshot; see `lacking_in`.
 
     Returns:
         The snapshot, and a sentence for each newer one that was passed over. An inexact one is taken only where
@@ -182,9 +187,10 @@ def newest(
     skipped += [f"{s.path.name} was passed over: it is of the run {s.run}" for s in found if s.run != run]
     live = [(s, where) for s in reversed(found) if s.run == run and (where := place(s)) is not None]
     for snapshot, where in sorted(live, key=lambda pair: not pair[0].exact):  # stable: newest first within each
-        fault = snapshot.fault(disk)
+        placed = attrs.evolve(snapshot, incarnation=where)
+        fault = placed.fault(disk) or lacking(placed)
         if not fault:
-            return attrs.evolve(snapshot, incarnation=where), skipped
+            return placed, skipped
         skipped.append(f"{snapshot.path.name} was passed over: {fault}")
     return None, skipped
 
@@ -216,6 +222,23 @@ def place_in(journal: Journal) -> Callable[[Snapshot], int | None]:
         return record.incarnation if record.chain == snapshot.chain else None
 
     return place
+
+
+def lacking_in(journal: Journal) -> Callable[[Snapshot], str]:
+    """Return `lacking(snapshot)`: what a journal lacks of what leads to an intact snapshot; "" if nothing.
+
+    A snapshot waits for the journal to be on the disk, unless the journal couldn't be written any more: that one
+    carries its own record, and a power cut may take those before.
+    """
+    ends = {life.number: life.last_seq for life in journal.incarnations}
+
+    def lacking(snapshot: Snapshot) -> str:
+        end = ends.get(snapshot.incarnation, 0)
+        if snapshot.seq <= end or (snapshot.seq == end + 1 and snapshot.about()["unwritten"] is not None):
+            return ""
+        return f"the journal ends at {end}, and lacks what leads to it"
+
+    return lacking
 
 
 def digest_of_bytes(raw: bytes) -> str:
