@@ -20,9 +20,9 @@ from tachograph.engine import Engine, Events, Journal
 from tachograph.engine.snapshots import catalogue
 from tachograph.states import Event, Failed, Machine, Row, Stopped
 from tachograph.states.errors import CallerError
-from tests.jobs import signal_job
+from tests.jobs import signal_job, torch_signal_job
 from tests.jobs.forking import Server
-from tests.toys import sides, stub, transitions
+from tests.toys import equal, sides, stub, transitions
 
 STATUS = {"SIGTERM": 143, "SIGUSR1": 128 + signal.SIGUSR1, "SIGINT": -signal.SIGINT}
 """How a process ends by each signal; Python ends by SIGINT itself after a KeyboardInterrupt, and shells say 130."""
@@ -152,6 +152,66 @@ def test_a_second_signal_acts_at_once(jobs: Server, run_dir: Path, straight: Any
     assert (ended.status, ended.out) == (-getattr(signal, name), "")
     assert transitions(run_dir)[-1].endswith("exception") == (name == "SIGINT")
     expect_the_straight_run(run_dir, straight)
+
+
+# -- workers -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def torch_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Runs `torch_signal_job` in fresh processes."""
+    server = Server(torch_signal_job.__name__, tmp_path_factory.mktemp("jobs"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def torch_straight(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run with workers that no signal struck."""
+    trainer = torch_signal_job.build(tmp_path_factory.mktemp("straight") / "run")
+    trainer.run(num_eval_sanity_batch=0)
+    return trainer
+
+
+def expect_the_bits(run_dir: Path, straight: Any) -> None:
+    trainer: Any = torch_signal_job.build(run_dir)
+    assert trainer.run(num_eval_sanity_batch=0, resume_from="auto").state == "done"
+    assert trainer.journal.chain == straight.journal.chain
+    assert equal([*trainer.driver.model.parameters()], [*straight.driver.model.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [("a fetch", name) for name in SIGNALS] + [("a step", "SIGTERM"), ("a validation", "SIGTERM")]
+)
+def test_workers_that_get_the_signal_too_go_on_until_the_run_ends_them(
+    torch_jobs: Server, run_dir: Path, torch_straight: Any, place: str, name: str
+) -> None:
+    """R11, R25: Ctrl-C in a terminal, or a scheduler that tells all processes. Only the run has anything to say."""
+    ended = torch_jobs.start(run_dir, place).stands().strike(name, group=True).ends()
+    assert (ended.status, ended.out, ended.left) == (STATUS[name], "", False), ended.error
+    assert ended.error.count("Traceback") == (name == "SIGINT")
+    assert ended.error.strip().startswith("Traceback") == (name == "SIGINT")
+    seq = expect_told(run_dir, name)
+    assert [(s["at"], s["exact"]) for s in sides(run_dir, "saved")] == [(seq - 1, True)]
+    expect_the_bits(run_dir, torch_straight)
+
+
+@pytest.mark.sweep
+def test_spawned_workers_go_on_too(torch_jobs: Server, run_dir: Path, torch_straight: Any) -> None:
+    """R11: they inherit no handlers."""
+    job = torch_jobs.start(run_dir, "a step", context="spawn").stands().strike("SIGTERM", group=True)
+    ended = job.ends()
+    assert (ended.status, ended.out, ended.error) == (STATUS["SIGTERM"], "", "")
+    expect_the_bits(run_dir, torch_straight)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_second_signal_ends_workers_too(torch_jobs: Server, run_dir: Path, torch_straight: Any, name: str) -> None:
+    """R11: and what was committed stays."""
+    job = torch_jobs.start(run_dir, "a step, twice").stands().strike(name, group=True).let_go().stands()
+    ended = job.strike(name, group=True).falls()
+    assert ended.status == -getattr(signal, name), ended.error
+    expect_the_bits(run_dir, torch_straight)
 
 
 # -- handlers ----------------------------------------------------------------------------------------------

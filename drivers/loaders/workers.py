@@ -1,8 +1,8 @@
 """The worker processes of a loader: what signals do to them, and how they are ended.
 
 A terminal sends Ctrl-C to the workers too, and many a scheduler its SIGTERM. It is the training process that heeds
-these, at its next transition, and until then it needs its workers. So they pass over the first signal of each kind; a
-second one acts as ever.
+these, at its next transition, and until then it needs its workers. So they pass over the first signal; a second one
+acts as ever.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Sheltered:
 
 
 def _pass_over(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, _DEFAULTS[number])
+    for each, default in _DEFAULTS.items():
+        signal.signal(each, default)
 
 
 class Workers:
