@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from tachograph.drivers import RestoreFault, StubDriver
 from tachograph.engine import Callback, Diverged, Events, Filter, Journal, LRSchedule, Trainer, diff
 from tachograph.engine.journal import Files, JournalBusy, JournalWriteError
+from tachograph.engine.journal.durable import read_mark
 from tachograph.engine.listeners import RestoreMismatch
 from tachograph.engine.recording import NotARun, SettingsChanged
 from tachograph.engine.snapshots import SnapshotFault, SnapshotWriteFault, catalogue, digest_of_commit
@@ -770,6 +771,50 @@ def test_a_record_that_the_journal_could_not_take_travels_in_the_snapshot_be_it_
     expect_same_end(again, straight)
     fetches = sum(record.dest == "fetch" for record in Journal(run_dir))
     assert (again.state["fetches"], fork.state["fetches"]) == (fetches, fetches)
+
+
+def failed_journal(run_dir: Path, at: int) -> Path:
+    """A run whose journal failed; return the snapshot that carries the record which it lacks."""
+    trainer = counting(job(run_dir))
+    trainer.world = World(files=HalfThen(("write",), at, OSError(errno.ENOSPC, "")))
+    with pytest.raises(JournalWriteError):
+        trainer.run()
+    return catalogue(run_dir)[0][-1].path
+
+
+def test_a_snapshot_that_carries_a_record_can_be_gone_on_from_again_when_another_process_has_written_it(
+    run_dir: Path, straight: Trainer
+) -> None:
+    source = failed_journal(run_dir, 4)
+    with pytest.raises(SystemError):
+        counting(job(run_dir, crash_at(2))).run(resume_from="auto")
+    again = counting(job(run_dir))
+    again.run(resume_from=source)
+    expect_same_end(again, straight)
+    fork = counting(job(run_dir.with_name("fork")))
+    fork.run(resume_from=source, num_eval_sanity_batch=2)
+    first = counting(job(run_dir.with_name("fork")))
+    first.run(resume_from=catalogue(run_dir.with_name("fork"))[0][0].path)
+    fetches = sum(record.dest == "fetch" for record in Journal(run_dir))
+    assert (again.state["fetches"], fork.state["fetches"], first.state["fetches"]) == (fetches,) * 3
+
+
+def test_a_snapshot_past_the_end_of_what_power_left_of_the_journal_is_passed_over(
+    run_dir: Path, straight: Trainer
+) -> None:
+    """The disk took nothing more, then the power went: the snapshot has the last record, and those before are gone."""
+    source = failed_journal(run_dir, 4)
+    mark = read_mark(run_dir / "journal" / "rank-0")
+    assert mark is not None
+    os.truncate(run_dir / "journal" / "rank-0" / mark.file, mark.bytes)
+    again = counting(job(run_dir))
+    with pytest.raises(SnapshotFault, match=r"can't be gone on from: the journal ends at \d+, and lacks what leads"):
+        again.run(resume_from=source)
+    again = counting(job(run_dir))
+    with pytest.warns(UserWarning, match=f"{source.name} was passed over: the journal ends at"):
+        again.run(resume_from="auto")
+    expect_same_end(again, straight)
+    assert again.state["fetches"] == sum(record.dest == "fetch" for record in Journal(run_dir))
 
 
 class Noting(Files):

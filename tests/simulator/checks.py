@@ -107,22 +107,24 @@ def check_sides(run_dir: Path, damaged: set[str], pruning: bool) -> bool:
     Returns:
         Whether all lives were resumed exactly; if one wasn't, those after it may part from the straight run.
     """
-    published, exact = [], True
+    published: dict[str, tuple[int, int]] = {}
+    exact = True
     for item in Journal(run_dir, history="all").everything():
         if isinstance(item, Record):
             continue
         if item.kind == "resumed":
             exact = exact and item.data["exact"]
         if item.kind == "saved":
-            published.append(item.data["snapshot"])
+            published[item.data["snapshot"]] = (item.incarnation, item.data["at"])
         check(item.kind != "diverged" or not exact, f"it diverged: {item.kind} {item.seq}")
     if not pruning:
         for name in published:
             fault = fault_of(run_dir / "snapshots" / name)
             check(not fault or name in damaged, f"{name} was published, but {fault}")
     elif published and not damaged:  # older ones went to make room for a newer one, if there is one
-        newer = [path for path in (run_dir / "snapshots").glob("0*") if path.name >= published[-1]]
-        check(any(not fault_of(path) for path in newer), f"{published[-1]} was published, and no newer one is there")
+        name, taken = list(published.items())[-1]
+        newer = [found for found in catalogue(run_dir)[0] if (found.incarnation, found.seq) >= taken]
+        check(any(not found.fault() for found in newer), f"{name} was published, and no newer one is there")
     return exact
 
 
@@ -145,5 +147,5 @@ def check_no_leftovers(run_dir: Path, damaged: set[str]) -> None:
 def check_snapshot_at_end(run_dir: Path) -> None:
     """A run that a signal ended has a snapshot of where it stood, so that nothing is done again."""
     last = Journal(run_dir).last
-    at = max((found.seq for found in catalogue(run_dir)[0]), default=0)
-    check(last is None or at >= last.seq - 1, f"a signal ended it after {last}, but the last snapshot is of {at}")
+    at = max((found.seq for found in catalogue(run_dir)[0] if found.exact), default=0)
+    check(last is None or at >= last.seq - 1, f"a signal ended it after {last}, but the last exact snapshot is of {at}")

@@ -235,7 +235,7 @@ class Disk(Files):
                 if strike.kind == "ctrl-c" and self.beside:
                     continue
                 self._strikes.remove(strike)
-                self.fired.append((strike, f"{what} {self._at(path)}"))
+                self.fired.append((strike, f"at {what} {number}, {self._at(path)}"))
                 return strike
         return None
 

@@ -16,7 +16,7 @@ import attrs
 
 from tachograph.engine.journal import Journal, JournalCorrupt, JournalFormat, JournalWriteError
 from tachograph.engine.signals import Signals
-from tachograph.engine.snapshots import SnapshotWriteFault
+from tachograph.engine.snapshots import SnapshotWriteFault, catalogue
 from tachograph.states import CallerError, TachographError, training_machine
 
 from . import checks
@@ -120,6 +120,7 @@ class Run:
         self._early: list[int] = []
         self._held = 0
         self._last: Any = None
+        self._signalled = False
 
     def tell(self, line: str) -> None:
         self.story.append(line.replace(str(self.disk.root), "").replace(str(os.getpid()), "PID"))
@@ -158,9 +159,17 @@ class Run:
         process = Process(self.settings, life, self.disk, rng, pass_by)
         error: BaseException | None = None
         try:
-            process.run()
+            process.run(self._source(life))
         except BaseException as raised:
             error = raised
+        if self._may_go_on(life, process, error, struck):
+            error = None
+            struck.clear()
+            self.tell("  the same process goes on")
+            try:
+                process.run_again()
+            except BaseException as raised:
+                error = raised
         self._tell_life(number, process, error, struck)
         check(not self._early, f"transitions {self._early} were heard before they were committed")
         if not self.disk.dead:
@@ -177,15 +186,32 @@ class Run:
         if mend is not None:
             mend()
         self._kept.update(checks.handed_over(self.disk, power=False))
-        if self.disk.dead and life.power:
+        if clean and not self.disk.fired:
+            checks.check_no_leftovers(self.run_dir, self._damaged)
+        if life.power:  # at the kill, or after it has ended
             self._kept = checks.handed_over(self.disk, power=True)
             self.disk.cut_power(rng)
             self.tell("  the power went")
-        if clean and not self.disk.fired:
-            checks.check_no_leftovers(self.run_dir, self._damaged)
-        if [event.kind for event, _ in struck] == ["signal"] and not self.disk.fired and not self.disk.dead:
-            checks.check_snapshot_at_end(self.run_dir)
+        self._signalled = [event.kind for event, _ in struck] == ["signal"] and not self.disk.fired
         return process if clean else None
+
+    def _source(self, life: Life) -> Any:
+        """Return what a life goes on from."""
+        found = [] if life.source is None else catalogue(self.run_dir)[0]
+        found = [snapshot for snapshot in found if not snapshot.fault()]
+        if not found or life.source is None:
+            return "auto"
+        path = found[int(life.source * len(found))].path
+        self.tell(f"  from {path.name}")
+        return path
+
+    def _may_go_on(self, life: Life, process: Process, error: Any, struck: list[tuple[Event, str]]) -> bool:
+        """Say whether the same objects can go on exactly: nothing struck them but a signal, and nobody stopped them."""
+        kinds = {event.kind for event, _ in struck}
+        stopped = self.settings.stop_at is not None or self.settings.patience is not None
+        settled = kinds == {"signal"} if error is not None else not kinds
+        begun = process.trainer.trainer_state.seq > 1
+        return life.again and settled and begun and not stopped and not self.disk.dead and not self.disk.fired
 
     def _strike(self, process: Process, moment: str, events: list[Event], struck: list[tuple[Event, str]]) -> None:
         if self.disk.dead:
@@ -217,7 +243,7 @@ class Run:
         self.tell(f"life {number}: {self.disk.operations} operations, {process.moments} moments, in '{state.state}' "
                   f"after {state.seq}; {ended}")  # fmt: skip
         for strike, where in self.disk.fired:
-            self.tell(f"  {strike.kind} at operation {strike.at}, {where}, part {strike.part:.2f}")
+            self.tell(f"  {strike.kind} {where}, part {strike.part:.2f}")
         for _, where in struck:
             self.tell(f"  {where}")
         for notice in process.notices:
@@ -286,7 +312,9 @@ class Run:
         path = found[int(rng.random() * len(found))]
         data = files[path].data
         newest = max(found, key=lambda path: (int(path.split(".i")[1].split(".")[0]), path)) if kind != "mark" else ""
-        end = data[:-1].rfind(b"\n") + 1 if path == newest and not path.endswith(".gz") else len(data)
+        end = len(data)
+        if path == newest and not path.endswith(".gz"):  # without a whole line after it, damage looks like a torn tail
+            end = data[: max(data.rfind(b"\n"), 0)].rfind(b"\n") + 1
         begin = 10 if path.endswith(".gz") else 0
         if end <= begin:
             return None
@@ -307,6 +335,8 @@ class Run:
         if not checks.holds_a_journal(self.run_dir):
             return False
         self.exact = checks.check_sides(self.run_dir, self._damaged, self.settings.keep is not None)
+        if self.exact and self._signalled and not self.disk.dead:
+            checks.check_snapshot_at_end(self.run_dir)
         chains = self.straight.chains if self.exact else None
         last = self._last = checks.check_history(self.run_dir, _MACHINE, chains)
         if process is not None:

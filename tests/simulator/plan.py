@@ -119,6 +119,8 @@ class Life:
         damage: what happens to its files before it begins: "snapshot", "lost", "journal", "mark" or "".
         snapshot_every: its own policy.
         n_epochs: its own limit.
+        source: it goes on from one of the snapshots there are, the oldest at 0.0; None: from where the run stands.
+        again: when it has ended, or a signal has ended it, the same process goes on with the run's own limit.
     """
 
     strikes: tuple[Strike, ...] = ()
@@ -127,6 +129,8 @@ class Life:
     damage: str = ""
     snapshot_every: Any = None
     n_epochs: int = 1
+    source: float | None = None
+    again: bool = False
 
 
 def lives_of(seed: int, settings: Settings, operations: int, moments: int) -> list[Life]:
@@ -175,6 +179,8 @@ def _life(rng: Random, settings: Settings, operations: int, moments: int, first:
         damage=damage,
         snapshot_every=policy(rng) if changed else settings.snapshot_every,
         n_epochs=rng.randint(1, settings.n_epochs) if rng.random() < 0.15 else settings.n_epochs,
+        source=rng.random() if rng.random() < 0.1 else None,
+        again=rng.random() < 0.3,
     )
 
 

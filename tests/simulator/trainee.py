@@ -223,19 +223,26 @@ class Process:
             self.beside.pass_by()
         self._pass_by(self, moment)
 
-    def run(self) -> Any:
-        """Go on with the run, or begin it."""
+    def run(self, source: Any = "auto") -> Any:
+        """Go on with the run, or begin it; without a source, go on with what this process has run."""
         return self.trainer.run(
             num_train_batch_per_epoch=self.settings.used,
             num_eval_sanity_batch=self.settings.sanity,
-            resume_from="auto",
+            resume_from=source,
             catch_KeyboardInterrupt=False,
         )
+
+    def run_again(self) -> Any:
+        """Go on where this process has ended."""
+        self.trainer.n_epochs = self.settings.n_epochs
+        return self.run(None)
 
     def end(self) -> dict[str, Any]:
         """Return all that must be equal to the straight run's: model, generators, counters, every listener's memory."""
         trainer, driver = self.trainer, self.driver
         memory = trainer.listeners.state_dict(trainer)
+        diary = memory["callbacks"]["Diary"]
+        diary["pages"] = [page for page in diary["pages"] if page[1] != "end"]  # one that goes on heard it twice
         return {
             "state": trainer.trainer_state,
             "weight": driver.weight,
