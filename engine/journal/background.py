@@ -86,10 +86,19 @@ class _Work(threading.Thread):
     def __init__(self, work: Callable[[], None], name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._work = work
+        self._go = threading.Lock()
         self._done = threading.Event()
+
+    def start(self) -> None:
+        """Begin, and go on at once: `Thread.start` waits for the new thread, which mustn't keep the interpreter then."""
+        self._go.acquire()
+        super().start()
+        self._go.release()
 
     def run(self) -> None:
         try:
+            with self._go:
+                pass
             self._work()
         finally:
             self._done.set()
