@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import random
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tachograph.drivers import NO_BATCH, RestoreFault
@@ -368,6 +369,126 @@ def test_one_iteration_an_epoch_fresh_or_resumed() -> None:
     assert again.begun == 2
 
 
+# -- with an index -----------------------------------------------------------------------------------------
+
+
+class Remembering(Dataset[Any]):
+    """Samples with noise, that depend on how many were read before."""
+
+    def __init__(self, n: int = 10) -> None:
+        self.n, self.count = n, 0
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> Any:
+        self.count += 1
+        return torch.cat([torch.tensor([float(self.count)], dtype=torch.float64), item(index)])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+
+
+class Skipping(DataLoader[Any]):
+    """Goes on by itself, over what it reads and drops; draws."""
+
+    at = start = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.at, self.start = self.start, 0
+        for batch in itertools.islice(super().__iter__(), self.at, None):
+            self.at += 1
+            yield batch + torch.rand(1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.start = state["at"]
+
+
+class Numbering(DataLoader[Any]):
+    """Has a state that says nothing of a position."""
+
+    number = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in super().__iter__():
+            self.number += 1
+            yield batch + self.number
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"number": self.number}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.number = state["number"]
+
+
+class Noisy(Remembering):
+    """Samples with noise, without a state."""
+
+    state_dict = load_state_dict = None  # type: ignore[assignment]
+
+    def __getitem__(self, index: int) -> Any:
+        return item(index)
+
+
+INDEXED: dict[str, Callable[..., Any]] = {
+    "a dataset with a state": lambda **more: DataLoader(Remembering(), batch_size=3, shuffle=True, **more),
+    "the same, torchdata's": lambda **more: StatefulDataLoader(Remembering(), batch_size=3, shuffle=True, **more),
+    "a loader that skips": lambda **more: Skipping(Noisy(), batch_size=3, shuffle=True, **more),
+    "a loader that counts": lambda **more: Numbering(Noisy(), batch_size=2, shuffle=True, **more),
+}
+WITH_WORKERS = [
+    *((name, {"num_workers": 2}, (2,)) for name in list(INDEXED)[1:]),
+    ("the same, torchdata's", {"num_workers": 2, "persistent_workers": True}, (1, 4)),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "stops"),
+    [
+        *((name, {}, None) for name in INDEXED),
+        *WITH_WORKERS,
+        *(pytest.param(name, more, None, marks=sweep) for name, more, _ in WITH_WORKERS),
+    ],
+)
+def test_a_state_of_data_or_a_loader_that_have_an_index_goes_on_from_any_position(
+    name: str, more: dict[str, Any], stops: Any
+) -> None:
+    """R31, R35: in the training process, or in each worker where the loader can ask for it."""
+    assert check_every_position(lambda: INDEXED[name](**more), epochs=1 if more else 2, stops=stops) == []
+
+
+def test_their_samples_are_known_and_each_is_seen_once() -> None:
+    for name, workers in itertools.product(list(INDEXED)[1:], (0, 2)):
+        source = source_of(INDEXED[name](num_workers=workers), 5, -1)
+        for epoch in range(2):
+            source.open(epoch, 0, 0)
+            ids: list[int] = []
+            while source.next() is not NO_BATCH:
+                assert source.ids is not None
+                ids += source.ids
+            assert sorted(ids) == list(range(10))
+        source.close()
+
+
+def test_a_state_that_stays_in_workers_is_told_of() -> None:
+    told: list[str] = []
+    source = source_of(DataLoader(Remembering(), batch_size=3, num_workers=2), 5, -1, told.append)
+    source.open(0, 0, 0)
+    assert told == []
+    source.open(0, 1, 3)
+    source.open(0, 2, 6)
+    (text,) = told
+    assert "a Remembering, has a state, but in worker processes only torchdata's StatefulDataLoader can ask" in text
+    with pytest.raises(RestoreFault, match="the snapshot has a state of the dataset"):
+        source.check(source_of(DataLoader(Remembering(), batch_size=3), 5, -1).state())
+
+
 # -- states that can't be used -----------------------------------------------------------------------------
 
 
@@ -494,6 +615,9 @@ RUNS: dict[str, Callable[[], Any]] = {
     "one's own": OwnLoader,
     "torchdata's, a stream of odd batches": lambda: StatefulDataLoader(Stream(), batch_size=4, collate_fn=Odd),
     "torch's, a stream of odd batches": lambda: DataLoader(Once(), batch_size=4, collate_fn=Odd),
+    "an index and a state": lambda: DataLoader(Remembering(), batch_size=4, shuffle=True),
+    "an index and a state, odd batches": lambda: DataLoader(Remembering(), batch_size=4, shuffle=True, collate_fn=Odd),
+    "an index, a loader that skips": lambda: Skipping(Noisy(), batch_size=4, shuffle=True),
 }
 
 

@@ -12,6 +12,7 @@ from .describing import described, settings_of
 from .direct import DirectSource
 from .evaluated import EvaluationSource
 from .order import Order, hash_ids
+from .placed import PlacedSource
 from .replayed import ListSource, ReplayedSource
 from .source import BatchSource, check_loader
 from .stateful import StatefulSource
@@ -23,6 +24,7 @@ __all__ = [
     "EvaluationSource",
     "ListSource",
     "Order",
+    "PlacedSource",
     "ReplayedSource",
     "StatefulSource",
     "check_loader",

@@ -14,7 +14,7 @@ from tachograph.drivers import generators, seeding
 from tachograph.drivers.driver import NO_BATCH
 
 from .double import is_torchdata, iterates_as_torch
-from .handed import Handed, HandedCollate, HandedDataset, HandedOne, HandingSampler
+from .handed import Handed, HandedCollate, HandedOne, HandingSampler, handed_dataset
 from .map_style import MapStyle
 from .reading import Reader
 from .source import Tell, warned
@@ -40,7 +40,7 @@ class ClonedSource(MapStyle):
         self._generator = Generator()
         self._ours: dict[str, Any] = {
             "sampler" if self._single else "batch_sampler": HandingSampler(self._sampler, self._hand_out),
-            "dataset": HandedDataset(dataloader.dataset),
+            "dataset": handed_dataset(dataloader.dataset),
             "collate_fn": HandedCollate(Reader(dataloader.dataset, dataloader.collate_fn, seed, self._single)),
             "generator": self._generator,
             "in_order": True,  # batches in any order would be another order each time

@@ -9,6 +9,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from tachograph.drivers.lengths import length_of
 
 from .order import of_torch
+from .placed import keeps_its_place
 from .source import has_state
 
 
@@ -24,9 +25,9 @@ def settings_of(dataloader: Any, max_batches: int) -> dict[str, Any]:
         `data`: what must be the same at a resume. `batch_size`: may be another one, since the position is known in
         samples or the loader knows its own; where it isn't, `data` says the batch size too, and this is None.
     """
-    free = isinstance(dataloader, DataLoader) and (
-        not isinstance(dataloader.dataset, IterableDataset) or has_state(dataloader)
-    )
+    free = isinstance(dataloader, DataLoader) and not keeps_its_place(dataloader)
+    if free and isinstance(dataloader.dataset, IterableDataset):
+        free = has_state(dataloader)
     return {
         "data": _described(dataloader, max_batches, in_batches=not free),
         "batch_size": _batch_size(dataloader) if free else None,

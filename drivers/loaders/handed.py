@@ -13,6 +13,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from .reading import Reader, many_of
+from .source import has_state
 
 
 class Handed(list[Any]):
@@ -55,11 +56,13 @@ class HandingSampler:
     Args:
         sampler: the user's.
         hand_out: returns the iterator over an epoch's entries.
+        stateless: show no state of the sampler, so that a loader finds its place by counting entries.
     """
 
-    def __init__(self, sampler: Any, hand_out: Callable[[], Iterator[Any]]) -> None:
+    def __init__(self, sampler: Any, hand_out: Callable[[], Iterator[Any]], stateless: bool = False) -> None:
         self._sampler = sampler
         self._hand_out = hand_out
+        self._stateless = stateless
 
     def __iter__(self) -> Iterator[Any]:
         return self._hand_out()
@@ -68,7 +71,14 @@ class HandingSampler:
         return len(self._sampler)
 
     def __getattr__(self, name: str) -> Any:
+        if self._stateless and name in ("state_dict", "load_state_dict"):
+            raise AttributeError(name)
         return getattr(self._sampler, name)
+
+
+def handed_dataset(dataset: Any) -> HandedDataset:
+    """Return what stands in for a map-style dataset, with a state if it has one."""
+    return (StatefulHandedDataset if has_state(dataset) else HandedDataset)(dataset)
 
 
 class HandedDataset:
@@ -83,7 +93,7 @@ class HandedDataset:
         object.__setattr__(self, "_many", many_of(dataset))
 
     def __reduce__(self) -> Any:
-        return HandedDataset, (self._dataset,)
+        return type(self), (self._dataset,)
 
     def __getitem__(self, index: Any) -> Any:
         return index if type(index) is HandedOne else self._dataset[index]
@@ -106,6 +116,18 @@ class HandedDataset:
     def __class__(self) -> type:
         """The user's class: `isinstance(get_worker_info().dataset, ...)` is asked in `worker_init_fn`."""
         return type(self._dataset)
+
+
+class StatefulHandedDataset(HandedDataset):
+    """The same, for a dataset that has a state."""
+
+    def state_dict(self) -> Any:
+        """Return the dataset's state."""
+        return self._dataset.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Give the dataset its state."""
+        self._dataset.load_state_dict(state)
 
 
 class HandedCollate:

@@ -42,12 +42,20 @@ class MapStyle:
         self._samplers = SamplerStates(self._sampler)
         self._place = 0
         self._length: int | None = None
-        self._data: Any = dataloader.dataset if has_state(dataloader.dataset) and not dataloader.num_workers else None
+        kept = dataloader.dataset if has_state(dataloader.dataset) else None
+        self._data: Any = None if dataloader.num_workers else kept
+        self._forgets = kept is not None and self._data is None
         self._data_before: Any = None
         self._data_to_load: Any = None
 
     def _opened(self, epoch: int, done: int, samples: int | None) -> Iterator[Any]:
         """Open the order at a position; what was loaded is applied first."""
+        if self._forgets and (done or epoch):
+            self._forgets = False
+            self._tell(
+                f"the dataset, a {type(self._loader.dataset).__name__}, has a state, but in worker processes only "
+                "torchdata's StatefulDataLoader can ask for it, so it begins anew: use that, or num_workers=0"
+            )
         self._samplers.begin(epoch)
         self._load_data()
         tell_epoch(epoch, self._loader.dataset)

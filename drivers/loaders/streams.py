@@ -54,7 +54,7 @@ class SeededStream(IterableDataset[Any]):
         state = self._to_load
         self._own(_to_load=None)
         if state is not None and state["over"]:
-            items = StatefulItems(iter(()), None, turns)
+            items: SeededItems = StatefulItems(iter(()), None, turns)
         else:
             own = turns.begin(lambda: iter(self._dataset))
             turns.alike = not isinstance(own, GeneratorType)
@@ -63,7 +63,7 @@ class SeededStream(IterableDataset[Any]):
             after_end = self._items is not None and self._items.was_over
             items = kind(own, self._dataset.__iter__ if after_end else None, turns)
         if state is not None:
-            items.load_state_dict(state)
+            items.load_state_dict(state)  # type: ignore[attr-defined]
         return items
 
     def collated(self, collate: Any, samples: Any) -> Any:
