@@ -20,7 +20,7 @@ from tests.jobs.forks import ROOT, Forks
 SCRIPT = ROOT / "tests" / "jobs" / "newcomer.py"
 KILLS = 20
 FRESH = 5  # every fifth is an interpreter of its own, killed somewhere in its start; the others are forked
-PATIENCE = 120.0  # seconds; a worker that lost its parent looks for it every five
+PATIENCE = 60.0  # seconds; a worker that lost its parent looks for it every five
 
 
 def started(run_dir: Path) -> subprocess.Popen[str]:
@@ -159,8 +159,41 @@ def test_killed_at_twenty_random_moments_it_ends_with_the_bits_of_the_straight_r
     journal.verify_chain()
     assert not list(journal.sides("diverged"))
     assert all(matched.data["matched"] == matched.data["of"] for matched in journal.sides("matched"))
-    until(lambda: not any(map(is_alive, killer.groups)))
+    for group in killer.groups:
+        until(lambda group=group: not is_alive(group))  # type: ignore[misc]
     proven(KILLS)
+
+
+KILLED_BY_ITS_WORKER = """
+import os, signal, sys, time, torch
+from torch.utils.data import DataLoader, TensorDataset
+from tachograph.engine import Trainer
+
+class Net(torch.nn.Linear):
+    def train_step(self, batch):
+        return {"loss": self(batch[0]).sum()}
+
+def kill_the_parent(worker):
+    parent = os.getppid()
+    os.kill(parent, signal.SIGKILL)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+
+model = Net(1, 1)
+loader = DataLoader(TensorDataset(torch.ones(8, 1)), num_workers=2, worker_init_fn=kill_the_parent)
+Trainer(model, "torch", loader, torch.optim.SGD(model.parameters(), lr=0.1), run_dir=sys.argv[1]).run()
+"""
+
+
+def test_workers_that_are_still_starting_when_their_process_is_killed_end_too(tmp_path: Path) -> None:
+    """torch's workers watch the parent that they have once they have started, whoever it is by then."""
+    job = tmp_path / "job.py"
+    job.write_text(KILLED_BY_ITS_WORKER)
+    forks = Forks("tests.jobs.forks")
+    group = forks.start(script=str(job), arguments=[str(tmp_path / "run")])
+    assert forks.wait() == -signal.SIGKILL
+    forks.close()
+    until(lambda: not is_alive(group))
 
 
 def test_a_group_is_alive_as_long_as_one_of_it_is() -> None:

@@ -8,6 +8,8 @@ acts as ever.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
 import signal
 import weakref
 from collections.abc import Callable, Sequence
@@ -24,23 +26,36 @@ if hasattr(signal, "SIGUSR1"):
 class Sheltered:
     """Stands in for a `worker_init_fn`: the user's, after the signals were taken care of.
 
+    A worker that lost its training process while it started ends here: torch watches whom it has for a parent when it
+    has started, which may be the one that takes in orphans, for ever.
+
     Args:
         init: the user's; None without one.
+        is_child: the training process itself starts the worker, and no server on its behalf.
     """
 
-    def __init__(self, init: Callable[[int], None] | None) -> None:
+    def __init__(self, init: Callable[[int], None] | None, is_child: bool) -> None:
         self._init = init
+        self._is_child = is_child
 
     def __call__(self, worker: int) -> None:
         for number in _DEFAULTS:
             signal.signal(number, _pass_over)
         if self._init is not None:
             self._init(worker)
+        parent = multiprocessing.parent_process()
+        if self._is_child and parent is not None and os.getppid() != parent.pid:
+            os._exit(1)
 
 
 def _pass_over(number: int, frame: FrameType | None) -> None:
     for each, default in _DEFAULTS.items():
         signal.signal(each, default)
+
+
+def _starts_children(loader: Any) -> bool:
+    method: str = (loader.multiprocessing_context or multiprocessing).get_start_method()
+    return method != "forkserver"
 
 
 class Workers:
@@ -52,7 +67,8 @@ class Workers:
 
     def double(self, loader: Any, ours: dict[str, Any], kind: type | None = None) -> Any:
         """Return a loader's double, as `double_of` does, whose workers are these."""
-        ours |= {"worker_init_fn": Sheltered(loader.worker_init_fn), "_iterator": None, "_get_iterator": None}
+        sheltered = Sheltered(loader.worker_init_fn, loader.num_workers > 0 and _starts_children(loader))
+        ours |= {"worker_init_fn": sheltered, "_iterator": None, "_get_iterator": None}
         double = double_of(loader, ours, kind)
         cls: Any = type(loader) if kind is None else kind
 
