@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import pickle
 import random
 import struct
 from collections.abc import Callable
@@ -30,7 +31,8 @@ class Bank:
 
     def copy(self) -> Any:
         """Return the whole states; a later copy is equal to it if and only if nothing was drawn or set in between."""
-        return torch.default_generator.get_state().numpy().tobytes(), random.getstate(), _numpy_state()
+        numpy = pickle.dumps(np.random.get_state(legacy=False))
+        return torch.default_generator.get_state().numpy().tobytes(), random.getstate(), numpy
 
     def mark(self) -> Any:
         """Return a value that is another one after every draw, reseeding or setting; cheaper than a copy."""
@@ -38,10 +40,10 @@ class Bank:
 
     def put(self, state: Any) -> None:
         """Put back what `copy` returned."""
-        raw, python, (name, keys, *rest) = state
+        raw, python, numpy = state
         torch.default_generator.set_state(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
         random.setstate(python)
-        np.random.set_state((name, np.frombuffer(keys, np.uint32), *rest))
+        np.random.set_state(pickle.loads(numpy))
 
     def moved(self, state: Any) -> frozenset[int]:
         """Name the generators that aren't where `state` has them."""
@@ -64,11 +66,6 @@ class Bank:
     def is_current(self) -> bool:
         """Say whether the libraries still use the generators that this bank was made for."""
         return True
-
-
-def _numpy_state() -> tuple[Any, ...]:
-    name, keys, *rest = np.random.get_state()
-    return name, np.asarray(keys).tobytes(), *rest
 
 
 class MemoryBank(Bank):

@@ -39,16 +39,9 @@ def seed_all(seed: int) -> None:
 def capture() -> dict[str, Any]:
     """Return the states of all generators as plain data and tensors."""
     version, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state()
     states: dict[str, Any] = {
         "python": {"version": version, "words": torch.tensor(words, dtype=torch.int64), "gauss": gauss},
-        "numpy": {
-            "name": str(name),
-            "keys": torch.from_numpy(np.asarray(keys).astype(np.int64)),
-            "position": int(position),
-            "has_gauss": int(has_gauss),
-            "cached": float(cached),
-        },
+        "numpy": _get_numpy(),
         "torch": torch.get_rng_state(),
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -58,11 +51,33 @@ def capture() -> dict[str, Any]:
     return states
 
 
+def _get_numpy() -> dict[str, Any]:
+    held: Any = np.random.get_state(legacy=False)
+    if held["bit_generator"] != "MT19937":  # np.random.set_bit_generator was called
+        return {"name": str(held["bit_generator"]), "state": _mapped(held, np.ndarray, torch.from_numpy)}
+    return {
+        "name": "MT19937",
+        "keys": torch.from_numpy(np.asarray(held["state"]["key"]).astype(np.int64)),
+        "position": int(held["state"]["pos"]),
+        "has_gauss": int(held["has_gauss"]),
+        "cached": float(held["gauss"]),
+    }
+
+
+def _mapped(value: Any, kind: type, leaf: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _mapped(held, kind, leaf) for key, held in value.items()}
+    return leaf(value) if isinstance(value, kind) else value
+
+
 def _set_python(held: Any) -> None:
     random.setstate((held["version"], tuple(held["words"].tolist()), held["gauss"]))
 
 
 def _set_numpy(held: Any) -> None:
+    if held["name"] != "MT19937":
+        np.random.set_state(_mapped(held["state"], torch.Tensor, torch.Tensor.numpy))
+        return
     keys = held["keys"].numpy().astype(np.uint32)
     np.random.set_state((held["name"], keys, held["position"], held["has_gauss"], held["cached"]))
 
