@@ -1,9 +1,9 @@
 """What a snapshot costs the run: the stall while it is copied, against synchronous saves of the same state.
 
-The same state for all, about 20 MB: a model and the moments of its Adam. Every round does each once, in random order; a
-stall is divided by what the others took in its round, and medians over the rounds are shown. The others are the copy
-alone (each tensor into memory that is at hand), a plain `torch.save`, the same with the file on the disk when it is done,
-and the whole snapshot: written, synced, hashed, read back and renamed, which another thread does.
+The same state for all, about 20 MB: a model and the moments of its Adam. Every round does each once, in random order;
+a stall is divided by what the others took in its round, and medians over the rounds are shown. The others are the copy
+alone (each tensor into memory that is at hand), a plain `torch.save`, the same with the file on the disk at the end, and
+the whole snapshot: written, synced, hashed, read back and renamed, which another thread does.
 
     python benchmarks/snapshot.py --rounds 60
 """
@@ -122,9 +122,8 @@ def measure(work: Work, rounds: int) -> dict[str, list[float]]:
 def report(seconds: dict[str, list[float]], size: int) -> None:
     """Print the table; the stall in shares of each line, by medians of pairs and by the fastest rounds."""
     stall = seconds["stall of a snapshot"]
-    print(
-        f"{size / 1e6:.1f} MB of tensors; ms {'':6s} {'median':>9s} {'fastest':>9s} {'the stall is':>14s} {'fastest':>9s}"
-    )
+    head = f"{size / 1e6:.1f} MB of tensors; ms"
+    print(f"{head:26s} {'median':>9s} {'fastest':>9s} {'the stall is':>14s} {'fastest':>9s}")
     for name, held in seconds.items():
         pairs = statistics.median(a / b for a, b in zip(stall, held, strict=True))
         fastest = min(stall) / min(held)

@@ -57,7 +57,7 @@ def take(engine: Engine, *, exact: bool, journal_failed: bool = False) -> None:
 
 
 def check(engine: Engine) -> dict[str, Any]:
-    """Return what the engine and its listeners have to save, unless it can't be: it may hold a lock, or a whole program.
+    """Return what the engine and its listeners have to save, unless it can't be saved: it may hold half the program.
 
     Raises:
         CallerError: something in it is neither plain data nor a tensor; its place is named.

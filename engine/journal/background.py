@@ -90,7 +90,7 @@ class _Work(threading.Thread):
         self._done = threading.Event()
 
     def start(self) -> None:
-        """Begin, and go on at once: `Thread.start` waits for the new thread, which mustn't keep the interpreter then."""
+        """Begin, and go on at once: `Thread.start` waits for the new thread, which mustn't keep the interpreter."""
         self._go.acquire()
         super().start()
         self._go.release()
