@@ -1,9 +1,9 @@
 """What a snapshot costs the run: the stall while it is copied, against synchronous saves of the same state.
 
 The same state for all, about 20 MB: a model and the moments of its Adam. Every round does each once, in random order;
-a stall is divided by what the others took in its round, and medians over the rounds are shown. The others are the copy
-alone (each tensor into memory that is at hand), a plain `torch.save`, the same with the file on the disk at the end, and
-the whole snapshot: written, synced, hashed, read back and renamed, which another thread does.
+a stall is divided by what the others took in its round, and medians over the rounds are shown. The others are the
+copy alone (each tensor into memory that is at hand), a plain `torch.save`, the same with the file on the disk at its
+end, and the whole snapshot: written, synced, hashed, read back and renamed, which another thread does.
 
     python benchmarks/snapshot.py --rounds 60
 """
