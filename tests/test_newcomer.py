@@ -173,14 +173,16 @@ class Net(torch.nn.Linear):
     def train_step(self, batch):
         return {"loss": self(batch[0]).sum()}
 
-def kill_the_parent(worker):
-    parent = os.getppid()
-    os.kill(parent, signal.SIGKILL)
-    while os.getppid() == parent:
+TRAINING = os.getpid()
+
+def lose_the_parent(worker):
+    if worker == 0:
+        os.kill(TRAINING, signal.SIGKILL)
+    while os.getppid() == TRAINING:
         time.sleep(0.01)
 
 model = Net(1, 1)
-loader = DataLoader(TensorDataset(torch.ones(8, 1)), num_workers=2, worker_init_fn=kill_the_parent)
+loader = DataLoader(TensorDataset(torch.ones(8, 1)), num_workers=2, worker_init_fn=lose_the_parent)
 Trainer(model, "torch", loader, torch.optim.SGD(model.parameters(), lr=0.1), run_dir=sys.argv[1]).run()
 """
 
