@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.utils.data import (
 
 from tachograph.drivers import NO_BATCH, generators, seeding
 from tachograph.drivers.loaders import ClonedSource, source_of
+from tachograph.drivers.loaders.own_generators import seeding_of
 from tests.toys import Run
 
 N = 10
@@ -264,6 +266,115 @@ def test_seeds_of_places_and_purposes_differ() -> None:
     assert all(0 <= number < 1 << 64 for number in found)
     assert len({number & 0xFFFFFFFF for number in found}) > len(found) - 5  # torch takes these, numpy the others
     assert len({number >> 32 for number in found}) > len(found) - 5
+
+
+# -- generators of the data's own --------------------------------------------------------------------------
+
+
+class Jitter:
+    """A transform with a generator of its own."""
+
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+
+    def __call__(self, value: float) -> float:
+        if isinstance(self.generator, torch.Generator):
+            return value + torch.rand(1, generator=self.generator).item()
+        return value + float(self.generator.random())
+
+
+def jittering(generator: Any) -> Any:
+    return lambda value: value + generator.random()
+
+
+class Private(Dataset[Any]):
+    """Draws from a generator of its own, wherever it keeps it."""
+
+    def __init__(self, transforms: Any) -> None:
+        self.transforms = transforms
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        value = float(index)
+        for transform in self.transforms:
+            value = transform(value)
+        return value
+
+
+class Collator:
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(3)
+
+    def __call__(self, samples: Any) -> Any:
+        return torch.tensor(samples) + self.rng.random()
+
+
+PRIVATE: dict[str, Any] = {
+    "torch's": lambda: Private([Jitter(torch.Generator().manual_seed(3))]),
+    "python's": lambda: Private([Jitter(random.Random(3))]),
+    "numpy's": lambda: Private((Jitter(np.random.default_rng(3)), Jitter(np.random.Generator(np.random.Philox(3))))),
+    "numpy's old ones": lambda: Private([Jitter(np.random.RandomState(3))]),
+    "in a partial, a method and a closure": lambda: Private(
+        [partial(add, random.Random(3)), Jitter(random.Random(4)).__call__, jittering(random.Random(5))]
+    ),
+    "in a part of the data": lambda: Subset(Private([Jitter(random.Random(3))]), list(range(N))),
+}
+
+
+def add(generator: random.Random, value: float) -> float:
+    return value + generator.random()
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_generators_of_the_data_s_own_are_seeded_as_the_global_ones(name: str) -> None:
+    """Each worker has a copy of them: left alone they would all draw the same, and again after a resume."""
+
+    def make(workers: int) -> Any:
+        return source_of(
+            DataLoader(PRIVATE[name](), batch_size=3, shuffle=True, num_workers=workers, collate_fn=Collator()), 5, -1
+        )
+
+    here, there = make(0), make(2)
+    whole = read(here, 0)
+    assert len({value - i for ids, batch in whole for i, value in zip(ids, batch, strict=True)}) == N
+    assert read(here, 1) != read(here, 0)
+    for done in range(len(whole)):
+        assert read(make(0), 0, done) == whole[done:]
+    assert read(there, 0, 1) == whole[1:]
+    there.close()
+
+
+def test_a_dataset_s_state_is_trusted_with_its_generators() -> None:
+    class Saved(Private):
+        def state_dict(self) -> Any:
+            return {"rng": self.transforms[0].generator}
+
+        def load_state_dict(self, state: Any) -> None:
+            self.transforms[0].generator = state["rng"]
+
+    def make() -> Any:
+        return source_of(DataLoader(Saved([Jitter(random.Random(3))]), batch_size=3), 5, -1)
+
+    own = random.Random(3)
+    source = make()
+    whole = read(source, 0)
+    assert [value for _, batch in whole for value in batch] == [i + own.random() for i in range(N)]
+    source = make()
+    source.open(0, 0)
+    source.next()
+    again = make()
+    again.load(source.state())
+    assert read(again, 0, 1) == whole[1:]
+
+
+def test_what_is_no_generator_or_data_itself_is_not_searched() -> None:
+    for part in (None, len, [random.Random(3)] * 101, random, np.random, {"a": {"b": np.zeros(3)}}, Drawing("torch")):
+        assert seeding_of(part) is None
+    loop: list[Any] = [random.Random(1)]
+    loop.append(loop)
+    assert seeding_of(loop) is not None
 
 
 # -- whole runs --------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 A sample is read under generators seeded by (seed, epoch, place), and a batch is collated under generators seeded by the
 place of its first sample. So the same numbers are drawn by any process, and from any position on; and training's
-generators don't notice that data was read.
+generators don't notice that data was read. Generator objects of the dataset's own are seeded likewise.
 
 Seeding costs more than many a sample, and most data draws nothing, or from one generator only. So the first batch of an
 epoch is read with all generators seeded, to see which ones it draws from; from then on only these are seeded. A draw
@@ -18,6 +18,9 @@ from typing import Any
 from torch.utils.data import Subset
 
 from tachograph.drivers import banks, seeding
+
+from .own_generators import seeding_of
+from .source import has_state
 
 
 class Reader:
@@ -39,8 +42,9 @@ class Reader:
         self._many = None if single else many_of(dataset)
         self._drawn: frozenset[int] = frozenset()
         self._probing = True
-        self._always_all = hasattr(dataset, "state_dict")  # a read counts there, so none is done twice
+        self._always_all = has_state(dataset)  # a read counts there, so none is done twice
         self._kept: Any = None
+        self._own: Any = None
 
     def __reduce__(self) -> Any:
         return type(self), (self.dataset, self.collate, self._seed, self._single)
@@ -53,6 +57,7 @@ class Reader:
         self._bank = banks.bank()
         self._mark = None
         self._probing = True
+        self._own = None if self._always_all else seeding_of(self.dataset, self.collate)
 
     def read(self, entry: Any, place: int) -> Any:
         """Read a batch.
@@ -61,7 +66,7 @@ class Reader:
             entry: sample ids, or one of them with `single`.
             place: of the first of them in the epoch's order.
         """
-        if self._probing or self._drawn:
+        if self._probing or self._drawn or self._own is not None:
             return self._read_seeded(entry, place)
         bank = self._bank
         mark = bank.mark()
@@ -103,7 +108,8 @@ class Reader:
             bank.put(before)
 
     def _walk(self, entry: Any, place: int, which: frozenset[int]) -> Any:
-        dataset, seed, of_sample = self.dataset, self._bank.seed, self._of_sample
+        dataset, of_sample = self.dataset, self._of_sample
+        seed = self._bank.seed if self._own is None else self._seed_own_too
         if self._single or self._many is not None:
             seed(which, of_sample(place))
             samples = self._noted(getitem, dataset, entry) if self._single else self._noted(self._many, entry)
@@ -119,6 +125,10 @@ class Reader:
                 samples.append(dataset[i])
         seed(which, self._of_batch(place))
         return self._noted(self.collate, samples)
+
+    def _seed_own_too(self, which: frozenset[int], number: int) -> None:
+        self._bank.seed(which, number)
+        self._own(number)
 
     def _noted(self, fn: Any, *given: Any) -> Any:
         """Call a function and, while it isn't known which generators are drawn from, note those that it moved."""
