@@ -25,12 +25,14 @@ class Rest:
         position: the same point in the journal; None without one.
         memory: the listeners' states there; None after an error, when they keep what they have.
         batch: the batch in hand.
+        decided: its own event ended the run, and was heard; not a stop, nor an error, before its work was done.
     """
 
     state: Any
     position: Position | None
     memory: Any
     batch: Any
+    decided: bool
 
 
 def start(engine: Engine) -> None:
@@ -53,7 +55,7 @@ def go_on(engine: Engine, rest: Rest) -> bool:
         state = attrs.evolve(state, stop_asked="")
     ended, engine.trainer_state = engine.trainer_state, state
     failed = ended.state != "done"
-    decided = not failed and state.state in engine.machine.heeds_stop
+    decided = rest.decided and state.state in engine.machine.heeds_stop
     event = engine._perform[state.state](state) if decided else None
     state = engine.trainer_state
     dest = None if event is None else engine.machine.next_state(state, event)

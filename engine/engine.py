@@ -425,7 +425,7 @@ class Engine:
         failed = isinstance(event, Failed)
         position = None if self._recorder is None else self._recorder.position
         memory = None if failed else copy.deepcopy(self.listeners.state_dict(self))
-        self._rest = Rest(state, position, memory, self.batch)
+        self._rest = Rest(state, position, memory, self.batch, decided=not isinstance(event, (Failed, Stopped)))
         if isinstance(event, Stopped) or state.state in self.machine.heeds_stop:
             self._snapshot()  # no work was done in this state, so what the driver holds is what the state says
 

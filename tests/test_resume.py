@@ -1181,6 +1181,22 @@ def test_a_forked_run_has_a_journal_of_its_own_that_begins_where_it_was_forked(t
     assert diff(tmp_path / "a", tmp_path / "fork") is None
 
 
+def test_a_second_run_after_a_signal_at_an_epoch_s_end_ends_that_epoch_for_everybody(
+    run_dir: Path, straight: Trainer
+) -> None:
+    """R41, R57: the signal came before the end of the epoch was counted, so nobody has heard it yet."""
+    trainer = job(run_dir)
+    ended: list[int] = []
+    trainer.on(Events.on_train_epoch_end, lambda t: ended.append(t.cur_epoch_idx))
+    trainer.on("fetch -> epoch_end", lambda t: t.interrupt(signal.SIGTERM) if t.cur_epoch_idx == 0 else None)
+    trainer.on("validate -> epoch_end", lambda t: t.interrupt(signal.SIGTERM) if t.cur_epoch_idx == 0 else None)
+    with pytest.raises(SystemExit):
+        trainer.run()
+    assert trainer.run().state == "done"
+    assert ended == [1, 2, 3]
+    expect_same_end(trainer, straight)
+
+
 def test_a_second_run_does_not_step_a_schedule_of_epochs_twice(tmp_path: Path) -> None:
     """R37: a loader, an optimizer and a scheduler that know nothing of the two calls."""
 
