@@ -702,3 +702,56 @@ def test_a_length_that_is_asked_for_changes_nothing(tmp_path: Path) -> None:
     before, _ = trained(make, tmp_path / "run", n_batches=4)
     after, resumed = trained(make, tmp_path / "run")
     assert (before + after, resumed) == (whole, chain)
+
+
+class Lengths(Stream):
+    """Yields 5, 3 and 7 items in its epochs, and says that it has 4, or nothing."""
+
+    def __init__(self, says: bool, state: bool) -> None:
+        super().__init__()
+        self.epoch = 0
+        if not state:
+            self.load_state_dict = None  # type: ignore[assignment]
+        self.says = says
+
+    def set_epoch(self, epoch: int) -> None:
+        self.n = (5, 3, 7)[epoch % 3]
+
+    def __len__(self) -> int:
+        if not self.says:
+            raise TypeError
+        return 4
+
+
+@pytest.mark.filterwarnings("ignore:Length of IterableDataset", "ignore:.* read again and dropped")
+@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.parametrize("says", [False, True])
+def test_epochs_of_any_length_said_wrongly_or_not_at_all_are_counted_by_what_there_was(
+    tmp_path: Path, says: bool, state: bool
+) -> None:
+    """R53: (epoch, batch, step) after each of 15 steps, in a run that was stopped and in one that wasn't."""
+
+    def run(run_dir: Path, k: int = -1) -> list[tuple[int, int, int]]:
+        torch.manual_seed(0)
+        model = Summing()
+        train = DataLoader(Lengths(says, state), batch_size=1)
+        trainer = Trainer(
+            model, "torch", train, torch.optim.Adam(model.parameters()), n_epochs=3, n_batches=k, seed=3,
+            run_dir=run_dir, snapshot_every=None, progress_bar=None,
+        )  # fmt: skip
+        triples: list[tuple[int, int, int]] = []
+
+        def note(trainer: Any) -> None:
+            triples.append((trainer.cur_epoch_idx, trainer.batch_idx_in_epoch, trainer.global_forward_batches))
+
+        trainer.on("on_train_batch_end", note)
+        trainer.run(resume_from="auto")
+        return triples
+
+    straight = run(tmp_path / "straight")
+    assert straight == [
+        (e, b + 1, s + 1) for s, (e, b) in enumerate((e, b) for e in range(3) for b in range((5, 3, 7)[e]))
+    ]
+    for k in range(1, 15, 1 if state else 3):
+        assert run(tmp_path / str(k), k) + run(tmp_path / str(k)) == straight
+        assert Journal(tmp_path / str(k)).chain == Journal(tmp_path / "straight").chain

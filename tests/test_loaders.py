@@ -342,6 +342,21 @@ def test_workers_make_the_same_batches_in_the_same_order_from_any_position(name:
     source.close()
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), *((w, p) for w in (1, 2, 3) for p in (False, True))])
+def test_the_epochs_after_a_resumed_one_are_whole_whatever_the_workers(workers: int, persistent: bool) -> None:
+    """R09, R04: 64 batches an epoch, 3 left of the resumed one: 3, 64, 64, and the samples of the straight run."""
+    settings: dict[str, Any] = {"num_workers": workers, "persistent_workers": persistent}
+    data = DataLoader(Ids(64), batch_size=1, shuffle=True, **settings)
+    straight = source_of(DataLoader(Ids(64), batch_size=1, shuffle=True), 5, -1)
+    whole = [ids_of(read(straight, epoch)) for epoch in range(3)]
+    source = source_of(data, 5, -1)
+    found = [ids_of(read(source, 0, 61)), ids_of(read(source, 1)), ids_of(read(source, 2))]
+    assert [len(epoch) for epoch in found] == [3, 64, 64]
+    assert found == [whole[0][61:], *whole[1:]]
+    source.close()
+
+
 def test_an_epoch_that_was_left_in_its_middle_does_not_disturb_the_next_one() -> None:
     """R31, R48: prefetched batches of an epoch that was left are gone."""
     source = ClonedSource(loader("shuffled", num_workers=2, persistent_workers=True), 5, -1)

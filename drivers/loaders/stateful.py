@@ -18,7 +18,7 @@ from .plain import decoded, encoded
 from .source import Tell, has_state, warned
 from .streams import StreamState
 
-_KEYS = frozenset(("held", "epoch", "at", "turns"))
+_KEYS = frozenset(("held", "epoch", "at", "turns", "before"))
 
 
 class StatefulSource(Iterated):
@@ -34,7 +34,7 @@ class StatefulSource(Iterated):
         self._name = f"the {what}, a {type(dataloader if has_state(dataloader) else dataloader.dataset).__name__},"
         self._to_load: dict[str, Any] | None = None
         self._here = self._before = self._position(None, 0)
-        self._took = self._over = self._checked = False
+        self._took = self._over = self._anew = self._checked = False
         self._all_plain = True
 
     def _double(self) -> Any:
@@ -50,8 +50,10 @@ class StatefulSource(Iterated):
         loaded, self._to_load = self._to_load, None
         if loaded is None and done:
             raise RestoreFault(f"there is no state of {self._name} for batch {done} of epoch {epoch}")
+        if loaded is not None and loaded["epoch"] == epoch and loaded["at"] > done:
+            loaded = loaded["before"]  # its last batch was fetched, and left at a limit
         self._here = self._at_boundary() if loaded is None else loaded
-        self._took = self._over = False
+        self._took = self._over = self._anew = False
         self._stand(epoch, 0)
         if loaded is not None:
             self._apply(loaded, epoch, done)
@@ -68,8 +70,6 @@ class StatefulSource(Iterated):
         """Give the loader its state and begin its iteration, so that what can't be applied is refused here."""
         inside = loaded["epoch"] == epoch
         self._at = loaded["at"] if inside else 0
-        if self._at > done:
-            raise RestoreFault(f"the state of {self._name} is of batch {self._at}, and the run stands before {done}")
         try:
             if loaded["held"] is not None:
                 self._holder.load_state_dict(decoded(loaded["held"]))
@@ -94,10 +94,6 @@ class StatefulSource(Iterated):
         if self._batches is None:
             self._iterate()
         batch = self._take()
-        if batch is NO_BATCH and not self._at and self._here["held"] is not None and not self._took:
-            self._stand(self._epoch, 0)  # what was loaded was the state of an epoch's end: a new iteration begins
-            self._iterate()
-            batch = self._take()
         if batch is NO_BATCH:
             self._over = True
             return NO_BATCH
@@ -107,10 +103,22 @@ class StatefulSource(Iterated):
         self._all_plain = self._all_plain and is_plain(batch)
         return batch
 
+    def _take(self) -> Any:
+        batch = super()._take()
+        if batch is not NO_BATCH or self._at or self._anew or self._here["held"] is None:
+            return batch
+        self._anew = True  # what was loaded was the state of an epoch's end: a new iteration begins
+        self._stand(self._epoch, 0)
+        self._iterate()
+        return super()._take()
+
     # -- the state -----------------------------------------------------------------------------------------
 
-    def _position(self, held: Any, epoch: int, at: int = 0, turns: Any = None) -> dict[str, Any]:
-        return {"held": held, "epoch": epoch, "at": at, "turns": turns}
+    def _position(
+        self, held: Any, epoch: int, at: int = 0, turns: Any = None, before: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        before = None if before is None else {**before, "before": None}
+        return {"held": held, "epoch": epoch, "at": at, "turns": turns, "before": before}
 
     def state(self, again: bool = False) -> dict[str, Any]:
         if self._to_load is not None:
@@ -122,7 +130,7 @@ class StatefulSource(Iterated):
         held = encoded(self._holder.state_dict(), f"state_dict() of {self._name}")
         if is_torchdata(self._loader) and not _tells_a_position(held):
             return self._position(None, self._epoch)  # to read the data again is left to us: we know what it draws
-        return self._position(held, self._epoch, self._at, self._turns.state())
+        return self._position(held, self._epoch, self._at, self._turns.state(), self._before)
 
     def check(self, held: Any) -> None:
         if not isinstance(held, dict) or held.keys() != _KEYS:
