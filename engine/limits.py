@@ -44,9 +44,12 @@ class Limits:
         return self._before + (0.0 if self._since is None else self._clock() - self._since)
 
     def reached(self, state: TrainerState) -> str:
-        """Say which limit is reached; "" if none is. The limit in epochs is the table's business."""
-        if self.n_batches is not None and state.global_forward_batches >= self.n_batches:
-            return f"the limit of {self.n_batches} batches is reached"
+        """Say which limit is reached; "" if none is. One in epochs is only where it was lowered: see the table."""
+        if self.n_batches is not None:
+            if state.global_forward_batches >= self.n_batches:
+                return f"the limit of {self.n_batches} batches is reached"
+        elif state.n_epochs is not None and state.cur_epoch_idx >= state.n_epochs:
+            return f"the limit of {state.n_epochs} epochs is reached"
         return self.out_of_time()
 
     def out_of_time(self) -> str:
@@ -70,6 +73,8 @@ class Limits:
             done, epochs = done + max(left, 0), epochs + 1
         if length and total is not None:
             n_epochs = epochs + max(-(-(total - done) // length), 0)
+        elif total is not None:
+            n_epochs = None
         elif length and n_epochs is not None:
             total = done + max(n_epochs - epochs, 0) * length
         of_this = length if of_this is None else of_this

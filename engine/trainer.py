@@ -225,6 +225,7 @@ class Trainer(Steps, Engine):
         Raises:
             CallerError: an argument can't be used.
             FileNotFoundError, NotARun, SnapshotFault, SettingsChanged, RestoreFault: `resume_from` can't be used.
+            KeyboardInterrupt, SystemExit: a signal ended the run; the status is 128 + its number.
             BaseException: whatever the model, the data or a listener raised; the journal says where.
         """
         arguments.batches(num_train_batch_per_epoch, "num_train_batch_per_epoch")
@@ -336,9 +337,9 @@ class Trainer(Steps, Engine):
         return self.give_up() if results is None else SanityChecked(results=results)
 
     def _epoch_begin(self, state: TrainerState) -> Event:
-        driver, late = self.driver, self._limits.out_of_time()
-        if late:
-            return Stopped(reason=late)
+        driver, reached = self.driver, self._limits.reached(state)
+        if reached:
+            return Stopped(reason=reached)
         driver.train_mode()  # type: ignore[union-attr]
         batches = driver.open_epoch(state.cur_epoch_idx, 0, 0)  # type: ignore[union-attr]
         return EpochBegan(epoch=state.cur_epoch_idx, num_batches_per_epoch=batches)
@@ -488,6 +489,9 @@ class Trainer(Steps, Engine):
         if state.state == "step":
             self.batch = batch if in_hand else driver.next_batch()
             self.batch_indices = driver.batch_ids
+            reached = self._limits.reached(state)
+            if reached:  # the limit was lowered while this batch was in hand
+                self.stop(reached)
 
     def _take_length(self, state: TrainerState, length: int | None) -> None:
         """The batch size was changed, and with it the length of the epoch in work and of the window that is open."""
