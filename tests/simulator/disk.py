@@ -191,6 +191,10 @@ class Disk(Files):
             node.data = node.durable = data
         return before
 
+    def left_open(self) -> list[str]:
+        """List the files that are open."""
+        return [file.path for file in self._open.values()]
+
     def files(self, durable: bool = False) -> dict[str, File]:
         """List all files there are, by their path from the root; or those whose names are on the disk."""
         found: dict[str, File] = {}

@@ -171,6 +171,7 @@ class Run:
             except BaseException as raised:
                 error = raised
         self._tell_life(number, process, error, struck)
+        check(not self.disk.left_open(), f"left open: {self.disk.left_open()}")
         check(not self._early, f"transitions {self._early} were heard before they were committed")
         if not self.disk.dead:
             self._check_end(process, error, struck, mend is not None, before)

@@ -9,6 +9,8 @@ from typing import Any
 
 import attrs
 
+from tachograph.engine import Keep
+
 from .disk import Strike
 
 SHARED = 8
@@ -31,7 +33,7 @@ class Settings:
     used: int
     skip: tuple[int, ...]
     snapshot_every: Any
-    keep: int | None
+    keep: Any
     on_fault: str
     snapshots_at: tuple[int, ...]
     stop_at: int | None
@@ -42,8 +44,8 @@ class Settings:
     eagerness: float
 
     def __str__(self) -> str:
-        told = {name: value for name, value in attrs.asdict(self).items() if value not in (None, (), -1)}
-        return ", ".join(f"{name} {value}" for name, value in told.items())
+        told = attrs.asdict(self, recurse=False).items()
+        return ", ".join(f"{name} {value}" for name, value in told if value not in (None, (), -1))
 
 
 def settings_of(seed: int) -> Settings:
@@ -70,7 +72,7 @@ def settings_of(seed: int) -> Settings:
         used=rng.randint(1, batches) if rng.random() < 0.15 else -1,
         skip=tuple(n for n in range(total) if rng.random() < 0.15) if rng.random() < 0.4 else (),
         snapshot_every=policy(rng),
-        keep=rng.choice([None, None, 1, 2]),
+        keep=rng.choice([None, None, 1, 2, Keep(best=1, monitor="m") if evaluation else Keep(every=2)]),
         on_fault=rng.choice(["raise", "raise", "warn"]),
         snapshots_at=tuple(n for n in range(1, total + 1) if rng.random() < 0.1),
         stop_at=at(0.15),
@@ -119,6 +121,7 @@ class Life:
         damage: what happens to its files before it begins: "snapshot", "lost", "journal", "mark" or "".
         snapshot_every: its own policy.
         n_epochs: its own limit.
+        max_time: its own limit in seconds; None: none.
         source: it goes on from one of the snapshots there are, the oldest at 0.0; None: from where the run stands.
         again: when it has ended, or a signal has ended it, the same process goes on with the run's own limit.
     """
@@ -129,6 +132,7 @@ class Life:
     damage: str = ""
     snapshot_every: Any = None
     n_epochs: int = 1
+    max_time: float | None = None
     source: float | None = None
     again: bool = False
 
@@ -179,6 +183,7 @@ def _life(rng: Random, settings: Settings, operations: int, moments: int, first:
         damage=damage,
         snapshot_every=policy(rng) if changed else settings.snapshot_every,
         n_epochs=rng.randint(1, settings.n_epochs) if rng.random() < 0.15 else settings.n_epochs,
+        max_time=rng.uniform(1.0, 40.0) if rng.random() < 0.08 else None,
         source=rng.random() if rng.random() < 0.1 else None,
         again=rng.random() < 0.3,
     )

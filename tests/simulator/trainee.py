@@ -164,6 +164,7 @@ class Process:
             None,
             n_epochs=life.n_epochs,
             n_batches=settings.n_batches,
+            max_time=life.max_time,
             accumulation_steps=settings.accumulation,
             accumulation_tail=settings.tail,
             metrics={"m": Score()} if evaluated else None,
@@ -234,7 +235,7 @@ class Process:
 
     def run_again(self) -> Any:
         """Go on where this process has ended."""
-        self.trainer.n_epochs = self.settings.n_epochs
+        self.trainer.n_epochs, self.trainer.max_time = self.settings.n_epochs, None
         return self.run(None)
 
     def end(self) -> dict[str, Any]:
