@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 from tachograph.drivers import StubDriver
 from tachograph.engine import Callback, Checkpoint, EarlyStopping, Events, Journal, LRSchedule, Progress, Trainer
 from tachograph.engine.callbacks.monitor import Monitor
-from tachograph.states import Stepped
 from tachograph.engine.world import World
+from tachograph.states import Stepped
 from tachograph.states.errors import CallerError
 from tests.toys import Indexed, Run, Sum, equal, sides, stub, validated
 
