@@ -7,8 +7,9 @@ seed: `python -m tests.simulator --seed 17` tells the story of one run, `--runs 
 - `plan`: from a seed, what is trained and what befalls it;
 - `disk`, `world`: the disk that fails, and the clock and the threads that aren't there;
 - `trainee`: the trainer and its listeners;
-- `lives`: one run, life after life, and what each life may end with;
-- `checks`: what must hold after each of them.
+- `fate`, `damage`: what strikes a process where it passes by, and its files between two lives;
+- `outcomes`: what a life may end with, by what befell it;
+- `lives`, `checks`: one run, life after life, and what must hold after each of them.
 """
 
 from .checks import Broken

@@ -191,6 +191,11 @@ class Disk(Files):
             node.data = node.durable = data
         return before
 
+    @property
+    def last_seq(self) -> int:
+        """The last transition that was handed over in this life; 0 without one."""
+        return int(self.last_line[7 : self.last_line.index(b",")]) if self.last_line else 0
+
     def left_open(self) -> list[str]:
         """List the files that are open."""
         return [file.path for file in self._open.values()]
