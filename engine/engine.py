@@ -224,6 +224,7 @@ class Engine:
         Raises:
             CallerError: an argument can't be used, or the run directory holds a run already.
             Diverged: a re-executed transition differs, with `on_divergence="raise"`.
+            KeyboardInterrupt, SystemExit: a signal ended the run; the status is 128 + its number.
             BaseException: whatever a state's work or a listener raised, after the state `exception` was committed.
         """
         if self._running:
@@ -441,8 +442,10 @@ class Engine:
     def _fail(self, error: BaseException) -> None:
         """Commit that the run failed; a second error is attached to the first."""
         self.exception = error
-        state = self.trainer_state
-        note(error, self._where(state))
+        where = self._where(self.trainer_state)
+        note(error, where)
+        if isinstance(error, Exception):
+            logger.error("%s %s", type(error).__name__, where)
         for step in (self._save_what_is_left, self._commit_failure):
             try:
                 step(error)

@@ -709,3 +709,49 @@ def test_an_evaluator_on_its_own_names_the_samples_of_an_error_and_can_be_run_ag
     assert notes == ["in batch 2 of the evaluation loader 'a', which holds the samples [4, 5]"]
     assert multiprocessing.active_children() == []
     assert evaluator.run() == {"seen#a": 12}
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("place", INDEXED)
+def test_what_user_code_raises_to_end_the_program_is_not_wrapped(place: str, kind: Any) -> None:
+    """R25."""
+    trainer = torch_trainer(None, loaders(place, 0, Raises(kind), 9))
+    with pytest.raises(kind, match="unreadable") as caught:
+        trainer.run()
+    assert trainer.exception is caught.value
+    assert trainer.trainer_state.state == "exception"
+
+
+def test_a_worker_that_is_killed_while_the_model_is_at_work_ends_the_run(run_dir: Path, tmp_path: Path) -> None:
+    """R59: torch tells it by a signal, at any moment."""
+    made = loaders("", 2, int, None)
+    trainer = torch_trainer(run_dir, made)
+
+    def kill(trainer: Any, batch: Any, ids: Any) -> None:
+        if trainer.global_forward_batches == 3:
+            for child in multiprocessing.active_children():
+                child.kill()
+                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+    trainer.on(Events.on_train_batch_begin, kill)
+    with pytest.raises(RuntimeError, match=r"is killed by signal: Killed|exited unexpectedly"):
+        trainer.run(num_eval_sanity_batch=0)
+    assert multiprocessing.active_children() == []
+    assert transitions(run_dir)[-1].endswith("--Failed--> exception")
+    again = torch_trainer(run_dir, loaders("", 2, int, None))
+    again.run(num_eval_sanity_batch=0, resume_from="auto")
+    unharmed = torch_trainer(tmp_path / "straight", loaders("", 2, int, None))
+    unharmed.run(num_eval_sanity_batch=0)
+    assert again.journal.chain == unharmed.journal.chain  # type: ignore[union-attr]
+    assert weights(again) == weights(unharmed)
+
+
+def test_an_error_is_logged_with_the_samples_of_its_batch_and_ctrl_c_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    """L9."""
+    for error in (ValueError("x"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            build(None, Capturing(on={"train_step": Strike(error, 2)})).run()
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage() == (
+        "ValueError in state 'step', epoch 0, batch 1, after transition 6; the batch holds the samples [1]"
+    )

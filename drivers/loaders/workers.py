@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import signal
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -26,6 +26,8 @@ if hasattr(signal, "SIGUSR1"):
 class Sheltered:
     """Stands in for a `worker_init_fn`: the user's, after the signals were taken care of.
 
+    Until then a worker that has just been started would die of them, so they are held back.
+
     A worker that lost its training process while it started ends here: torch watches whom it has for a parent when it
     has started, which may be the one that takes in orphans, for ever.
 
@@ -37,10 +39,26 @@ class Sheltered:
     def __init__(self, init: Callable[[int], None] | None, is_child: bool) -> None:
         self._init = init
         self._is_child = is_child
+        self._held_back: set[int] = set()
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """Start workers in the body: they, and the thread that starts them, get signals only when they are ready."""
+        if not hasattr(signal, "pthread_sigmask"):
+            yield
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _DEFAULTS)
+        self._held_back = set(_DEFAULTS) - before
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def __call__(self, worker: int) -> None:
         for number in _DEFAULTS:
             signal.signal(number, _pass_over)
+        if self._held_back:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._held_back)
         if self._init is not None:
             self._init(worker)
         parent = multiprocessing.parent_process()
@@ -73,7 +91,8 @@ class Workers:
         cls: Any = type(loader) if kind is None else kind
 
         def made() -> Any:
-            iterator = cls._get_iterator(double)
+            with sheltered.starting() if loader.num_workers else contextlib.nullcontext():
+                iterator = cls._get_iterator(double)
             self._iterators.add(iterator)
             return iterator
 

@@ -77,6 +77,10 @@ class Pulse:
         self.thread = None
 
 
+_LOOK_UP = 0.5
+"""Seconds after which a wait is begun anew: a signal that came just before it wasn't seen in it."""
+
+
 class _Work(threading.Thread):
     """A thread that can be waited for again when a first wait was broken off by a signal.
 
@@ -104,8 +108,10 @@ class _Work(threading.Thread):
             self._done.set()
 
     def join(self, timeout: float | None = None) -> None:
-        if self._done.wait(timeout):
-            super().join(timeout)
+        while not self._done.wait(_LOOK_UP if timeout is None else timeout):
+            if timeout is not None:
+                return
+        super().join()
 
 
 class Background:

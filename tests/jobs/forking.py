@@ -2,7 +2,7 @@
 
     python -m tests.jobs.forking MODULE
 
-The server calls the module's `prepare`, if it has one. Then for each JSON line on its standard input it forks a process,
+The server calls the module's `prepare`, if it has one. Then for each JSON line on standard input it forks a process,
 which leads a group of its own and calls the module's `main`; its end is Python's own, with everything that belongs to
 it. A fork costs 20 ms where a new interpreter costs 300 ms, or 3 s with torch.
 """

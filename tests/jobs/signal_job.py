@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tachograph.drivers import StubDriver
-from tachograph.engine import Callback, Trainer
+from tachograph.engine import Callback, Events, Trainer
 from tachograph.engine.callbacks.callback import MOMENTS
 
 METHODS = {
@@ -129,6 +129,11 @@ class Slow(StubDriver):
         self._called("close")
 
 
+def count(trainer: Any) -> None:
+    """Hear every third batch of the validations, on and on."""
+    trainer.state["thirds"] = trainer.state.get("thirds", 0) + 1
+
+
 def build(run_dir: Any, place: str = "", twice: bool = False, **settings: Any) -> Trainer:
     """Build the run: three epochs of three batches, a validation of four every two batches."""
     method, at = METHODS.get(place, ("", 0))
@@ -151,6 +156,7 @@ def build(run_dir: Any, place: str = "", twice: bool = False, **settings: Any) -
         progress_bar=None,
         **settings,
     )
+    trainer.on(Events.on_validate_batch_end(every=3), count)
     if point in trainer.machine.names or point in MOMENTS:
         trainer.on(point, slow, priority=-1)
     return trainer
