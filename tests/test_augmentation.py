@@ -24,6 +24,7 @@ from tachograph.drivers.loaders import ClonedSource, source_of
 from tachograph.drivers.loaders.own_generators import seeding_of
 from tests.toys import Run
 
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 N = 10
 
 
@@ -150,15 +151,24 @@ def test_reading_in_the_training_process_takes_nothing_from_training(name: str) 
     assert torch.initial_seed() == seed
 
 
+SETTINGS: list[dict[str, Any]] = [
+    {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 4},
+    {"num_workers": 1},
+    {"num_workers": 3, "prefetch_factor": 1},
+]
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("name", "settings"),
     [
-        {"num_workers": 1},
-        {"num_workers": 3, "prefetch_factor": 1},
-        {"num_workers": 2, "persistent_workers": True, "prefetch_factor": 4},
+        *((name, SETTINGS[i % 3]) for i, name in enumerate(LOADERS)),
+        *(
+            pytest.param(name, SETTINGS[(i + k) % 3], marks=pytest.mark.sweep)
+            for k in (1, 2)
+            for i, name in enumerate(LOADERS)
+        ),
     ],
 )
-@pytest.mark.parametrize("name", LOADERS)
 def test_workers_draw_what_the_training_process_draws(name: str, settings: dict[str, Any]) -> None:
     """R05, R09, R31: epochs whole, entered in their middle, and left in their middle."""
     here, there = source_of(LOADERS[name](), 5, -1), source_of(LOADERS[name](**settings), 5, -1)
