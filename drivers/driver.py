@@ -158,6 +158,9 @@ class Driver(abc.ABC):
     def optimizer_step(self) -> bool:
         """Take one step of all optimizers; False if it was skipped."""
 
+    def leave_out_step(self) -> None:
+        """Hear that an update won't be taken, though its gradients are there and may have been unscaled."""
+
     @abc.abstractmethod
     def zero_grad(self) -> None:
         """Clear all gradients."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -27,6 +28,19 @@ class Precision:
     name: str
     autocast: Callable[[], AbstractContextManager[Any]] | None
     scaler: Any
+
+
+def overflowed(scaler: Any, optimizers: Sequence[Any]) -> bool:
+    """Unscale the gradients of all optimizers, unless somebody has, and say whether any of them overflowed.
+
+    By itself a scaler skips the step of that optimizer alone, and the others would take theirs.
+    """
+    if not scaler.is_enabled():
+        return False
+    for optimizer in optimizers:
+        with contextlib.suppress(RuntimeError):  # it has been called already
+            scaler.unscale_(optimizer)
+    return any(found.item() for o in optimizers for found in scaler._found_inf_per_device(o).values())
 
 
 def choose_precision(name: str | None, fp16: bool, device: torch.device, scaler_options: dict[str, Any]) -> Precision:

@@ -26,7 +26,7 @@ from .lengths import length_of
 from .loaders import BatchSource, EvaluationSource, check_loader, described, hash_ids, settings_of, source_of
 from .matching import matched
 from .measuring import LAG, Losses, read_scalar
-from .precision import choose_precision
+from .precision import choose_precision, overflowed
 from .staging import Staging
 
 _LOOKUP = {"validate": ("validate_step", "test_step"), "test": ("test_step", "validate_step")}
@@ -237,10 +237,15 @@ class TorchDriver(Driver):
                 optimizer.step()
             return True
         before = self._scaler.get_scale()
-        for optimizer in self.optimizers:
-            self._scaler.step(optimizer)
+        if len(self.optimizers) == 1 or not overflowed(self._scaler, self.optimizers):
+            for optimizer in self.optimizers:
+                self._scaler.step(optimizer)
         self._scaler.update()  # once a window, however many optimizers there are
         return bool(self._scaler.get_scale() >= before)
+
+    def leave_out_step(self) -> None:
+        if self._scaler is not None:
+            self._scaler.update(self._scaler.get_scale())  # forgets who was unscaled, and moves nothing
 
     def scale_gradients(self, factor: float) -> None:
         for parameter in self._parameters():

@@ -112,6 +112,8 @@ class Steps:
             self._leave_out = False
             self._hear_inside("on_before_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
             left_out, self._leave_out = bool(self._leave_out), None
+        if left_out:
+            driver.leave_out_step()  # type: ignore[union-attr]
         self.step_skipped = left_out or not driver.optimizer_step()  # type: ignore[union-attr]
         if self._custom_loop is not None:
             self._custom_loop.count_update(self)
