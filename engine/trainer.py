@@ -480,7 +480,7 @@ class Trainer(Steps, Engine):
         driver = self.driver
         assert driver is not None
         in_hand = state.state == "step" and batch is not NO_BATCH
-        place = state.epoch_samples
+        place = state.place if state.place or not state.batch_idx_in_epoch else None  # a loop of one's own counts none
         if place is not None and in_hand:
             place += driver.batch_samples
         length = driver.open_epoch(state.cur_epoch_idx, state.batch_idx_in_epoch + in_hand, place)

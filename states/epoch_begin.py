@@ -7,7 +7,7 @@ import attrs
 from .event import Event, evolver
 from .trainer_state import TrainerState
 
-_began = evolver(TrainerState, "batch_idx_in_epoch", "epoch_samples", "epoch_exhausted", "num_batches_per_epoch")
+_began = evolver(TrainerState, "batch_idx_in_epoch", "place", "epoch_exhausted", "num_batches_per_epoch")
 
 
 @attrs.frozen(kw_only=True)

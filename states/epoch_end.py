@@ -7,7 +7,7 @@ import attrs
 from .event import Event, evolver
 from .trainer_state import TrainerState
 
-_ended = evolver(TrainerState, "cur_epoch_idx", "batch_idx_in_epoch", "epoch_samples", "epoch_exhausted")
+_ended = evolver(TrainerState, "cur_epoch_idx", "batch_idx_in_epoch", "place", "epoch_exhausted")
 
 
 @attrs.frozen(kw_only=True)

@@ -12,7 +12,7 @@ from .trainer_state import TrainerState
 
 _stepped = evolver(
     TrainerState,
-    *("global_forward_batches", "batch_idx_in_epoch", "optimizer_steps", "accumulated", "samples", "epoch_samples"),
+    *("global_forward_batches", "batch_idx_in_epoch", "optimizer_steps", "accumulated", "samples", "place"),
 )
 TAILS = ("flush", "carry", "drop")
 """What may happen to an accumulation window that is open when its epoch ends (see `window_size`)."""
@@ -44,7 +44,7 @@ class Stepped(Event):
     validate_due: bool = False
 
     def fold(self, state: TrainerState, dest: str) -> TrainerState:
-        closed, place = self.closed, state.epoch_samples
+        closed = self.closed
         return _stepped(
             state,
             dest,
@@ -53,7 +53,7 @@ class Stepped(Event):
             state.optimizer_steps + 1 if closed and not self.skipped else state.optimizer_steps,
             0 if closed else state.accumulated + 1,
             state.samples + self.samples,
-            None if place is None else place + self.samples,
+            state.place + self.samples,
         )
 
 

@@ -17,13 +17,12 @@ SCHEMA = 2
 """The version of the fields below. A change of them raises it and adds a function to `UPCASTS`."""
 
 
-def _with_epoch_samples(old: dict[str, Any]) -> dict[str, Any]:
-    """Version 1 counted no samples within the epoch: in its middle their number is unknown."""
-    outside = old["batch_idx_in_epoch"] == 0
-    return {**old, "epoch_samples": 0 if outside else None, "epoch_cut_asked": ""}
+def _with_place(old: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 counted no samples within the epoch, so 0 says nothing in its middle."""
+    return {**old, "place": 0, "epoch_cut_asked": ""}
 
 
-UPCASTS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _with_epoch_samples}
+UPCASTS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _with_place}
 """version n -> a pure function that turns the plain data of version n into that of version n + 1."""
 
 LIMITS = ("n_epochs", "total_batches")
@@ -71,8 +70,7 @@ class TrainerState:
         optimizer_steps: optimizer steps really taken; one that a gradient scaler skipped isn't counted.
         accumulated: micro-batches in the open accumulation window.
         samples: training samples consumed, over all ranks.
-        epoch_samples: those of them that were consumed in this epoch: the position in its order; None where an
-            older version didn't count them.
+        place: samples consumed in this epoch, over all ranks: the position in its order.
         validations: validations done, without the sanity check.
         epoch_exhausted: this epoch has no batch left, and what follows its validation is its end.
         epoch_cut_asked: why a listener asked this epoch to end before its next batch; "" means nobody did.
@@ -94,7 +92,7 @@ class TrainerState:
     optimizer_steps: int = attrs.field(default=0, validator=_count)
     accumulated: int = attrs.field(default=0, validator=_count)
     samples: int = attrs.field(default=0, validator=_count)
-    epoch_samples: int | None = attrs.field(default=0, validator=_count_or_none)
+    place: int = attrs.field(default=0, validator=_count)
     validations: int = attrs.field(default=0, validator=_count)
     epoch_exhausted: bool = attrs.field(default=False, validator=_flag)
     epoch_cut_asked: str = attrs.field(default="", validator=_text)

@@ -175,7 +175,7 @@ def test_everything_that_a_driver_owns_is_in_its_snapshots(run_dir: Path, precis
         assert set(held["extra"]["listeners"]["callbacks"]) >= {"LRSchedule", "EarlyStopping"}
         assert held["optimizers"][0]["state"]
         state = snapshot.about()["state"]
-        assert {"global_forward_batches", "optimizer_steps", "samples", "epoch_samples"} <= set(state)
+        assert {"global_forward_batches", "optimizer_steps", "samples", "place"} <= set(state)
 
 
 def test_the_stub_owns_what_it_saves(run_dir: Path) -> None:

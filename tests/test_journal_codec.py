@@ -240,7 +240,8 @@ def test_the_record_of_a_training_step_takes_450_bytes_at_most(tmp_path: Path) -
     event = Stepped(loss=0.6931471824645996, lr=[0.001], samples=32, rng=0x884C7D65)
     state = TrainerState(
         state="fetch", seq=199999, num_batches_per_epoch=1000, cur_epoch_idx=9, batch_idx_in_epoch=999,
-        global_forward_batches=99999, optimizer_steps=99999, samples=3199968, n_epochs=10, total_batches=100000,
+        global_forward_batches=99999, optimizer_steps=99999, samples=3199968, place=31968,
+        n_epochs=10, total_batches=100000,
     )  # fmt: skip
     with writer(tmp_path, first_seq=199999) as out:
         out.append("step", event, state)
@@ -252,7 +253,7 @@ def test_the_documented_line_is_what_is_written() -> None:
     event = Stepped(loss=0.6931471824645996, lr=[0.001], samples=32, rng=0x884C7D65)
     state = TrainerState(
         state="fetch", seq=257, num_batches_per_epoch=100, cur_epoch_idx=1, batch_idx_in_epoch=27,
-        global_forward_batches=127, optimizer_steps=127, samples=4064, n_epochs=20,
+        global_forward_batches=127, optimizer_steps=127, samples=4064, place=864, n_epochs=20,
     )  # fmt: skip
     encode = encoder(TrainerState, defaults=defaults_of([TrainerState, Stepped], LIMITS))
     line, _, _ = encode("step", event, state, GENESIS, 0, 1796081234.123456)

@@ -35,8 +35,8 @@ from tests.toys import states
 
 FIELDS = [a.name for a in attrs.fields(TrainerState)]
 COUNTERS = ["seq", "cur_epoch_idx", "batch_idx_in_epoch", "global_forward_batches", "optimizer_steps"]
-COUNTERS += ["accumulated", "samples", "validations"]
-OPTIONAL = ["num_batches_per_epoch", "epoch_samples", "n_epochs", "total_batches"]
+COUNTERS += ["accumulated", "samples", "place", "validations"]
+OPTIONAL = ["num_batches_per_epoch", "n_epochs", "total_batches"]
 
 
 # -- the value ---------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def test_a_state_has_the_fields_of_the_reference_trainer_and_those_that_resume_n
         "optimizer_steps",
         "accumulated",
         "samples",
-        "epoch_samples",
+        "place",
         "validations",
         "epoch_exhausted",
         "epoch_cut_asked",
@@ -189,9 +189,8 @@ def test_each_event_changes_what_it_is_about_and_nothing_else(state: TrainerStat
     """R07: after the n-th step, all counters say n."""
     s = state
     step = {"global_forward_batches": s.global_forward_batches + 1, "batch_idx_in_epoch": s.batch_idx_in_epoch + 1}
-    fresh = {"batch_idx_in_epoch": 0, "epoch_samples": 0, "epoch_exhausted": False}
-    place = None if s.epoch_samples is None else s.epoch_samples + 8
-    seen, stepped = {**step, "samples": s.samples + 8, "epoch_samples": place}, s.optimizer_steps + 1
+    fresh = {"batch_idx_in_epoch": 0, "place": 0, "epoch_exhausted": False}
+    seen, stepped = {**step, "samples": s.samples + 8, "place": s.place + 8}, s.optimizer_steps + 1
     over = {"epoch_exhausted": True, "epoch_cut_asked": ""}
     table = [
         said(Started(sanity_check=True)),
@@ -272,14 +271,11 @@ def test_without_a_flush_every_window_is_a_full_one(tail: str) -> None:
     assert (window_size(state, 3, tail), window_size(state, 3)) == (3, 2)
 
 
-@pytest.mark.parametrize(("batches", "place"), [(0, 0), (3, None)])
-def test_a_state_of_the_first_schema_is_read_and_knows_no_position_in_the_middle_of_an_epoch(
-    batches: int, place: int | None
-) -> None:
-    old = TrainerState(state="fetch", batch_idx_in_epoch=batches, samples=24).to_dict()
-    del old["epoch_samples"], old["epoch_cut_asked"]
+def test_a_state_of_the_first_schema_is_read() -> None:
+    old = TrainerState(state="fetch", batch_idx_in_epoch=3, samples=24).to_dict()
+    del old["place"], old["epoch_cut_asked"]
     state = TrainerState.from_dict(old, 1)
-    assert (state.epoch_samples, state.epoch_cut_asked, state.samples) == (place, "", 24)
+    assert (state.place, state.epoch_cut_asked, state.samples) == (0, "", 24)
 
 
 def test_a_made_event_is_the_one_that_its_class_makes() -> None:
