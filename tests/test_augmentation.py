@@ -245,21 +245,26 @@ def test_a_draw_that_nobody_expected_costs_one_more_read_of_its_batch() -> None:
 
 
 class Failing(Drawing):
+    at = 4
+
     def __getitem__(self, index: int) -> Any:
         sample = super().__getitem__(index)
-        if index == 4:
-            raise LookupError("sample 4")
+        if index == self.at:
+            raise LookupError(f"sample {index}")
         return sample
 
 
-@pytest.mark.parametrize("now_and_then", [False, True])
-def test_training_keeps_its_generators_where_reading_fails(now_and_then: bool) -> None:
-    source = source_of(DataLoader(Failing("torch", "numpy", "python", now_and_then=now_and_then), batch_size=1), 5, -1)
+@pytest.mark.parametrize(("now_and_then", "at"), [(False, 4), (True, 4), (True, 2)])
+def test_training_keeps_its_generators_where_reading_fails(now_and_then: bool, at: int) -> None:
+    """Also where the sample that fails is the first one that draws."""
+    data = Failing("torch", "numpy", "python", now_and_then=now_and_then)
+    data.at = at
+    source = source_of(DataLoader(data, batch_size=1), 5, -1)
     source.open(0, 0)
     before = standing()
-    for _ in range(4):
+    for _ in range(at):
         source.next()
-    with pytest.raises(LookupError, match="sample 4"):
+    with pytest.raises(LookupError, match=f"sample {at}"):
         source.next()
     assert standing() == before
 

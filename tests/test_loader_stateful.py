@@ -322,6 +322,24 @@ def test_any_loader_with_a_state_is_read_through_it() -> None:
     assert check_every_position(OwnLoader) == []
 
 
+DRAWING: list[Callable[[], Any]] = [
+    OwnLoader,
+    lambda: DataLoader(Stateless(), batch_size=3),
+    lambda: DataLoader(Stream(), batch_size=3),
+    lambda: StatefulDataLoader(Stream(), batch_size=3),
+    lambda: StatefulDataLoader(ItsOwn(), batch_size=2, num_workers=2),
+    lambda: DataLoader(Stateless(), batch_size=2, num_workers=2),
+]
+
+
+@pytest.mark.parametrize("make", DRAWING)
+def test_no_two_items_of_any_epoch_or_worker_draw_the_same(make: Any) -> None:
+    source = source_of(make(), 5, -1)
+    drawn = np.concatenate([np.reshape(batch, (-1, 5)) for epoch in range(2) for batch in read(source, epoch)])
+    source.close()
+    assert len(np.unique(drawn[:, 1:])) == len(drawn) * 4
+
+
 def test_a_state_is_asked_for_when_it_is_saved_and_not_for_every_batch() -> None:
     class Asked(OwnLoader):
         asked = 0
@@ -632,6 +650,7 @@ def trained(make: Callable[[], Any], run_dir: Path, stop: Any = None, **settings
     return model.seen, Journal(run_dir).chain
 
 
+@pytest.mark.filterwarnings("error:.* read again and dropped")
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_over_a_loader_with_a_state_goes_on_from_every_batch(tmp_path: Path, name: str) -> None:
     """R05, R22, R26, R35: before a fetch, and with a batch in hand; the last one in two stops."""

@@ -150,7 +150,7 @@ class Order:
             place, passed = place + len(ids), passed + 1
         length = length_of(self.sampler)
         if length is not None and (cut or passed != done):
-            length = done + max(length - passed, int(cut))
+            length = done + max(length - passed, 0)
         return Opened(entries, place, length)
 
 
