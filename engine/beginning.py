@@ -78,10 +78,12 @@ def go_on(engine: Engine, rest: Rest) -> bool:
 def _record(engine: Engine, rest: Rest) -> None:
     if engine.run_dir is None or rest.position is None:
         return
-    about = recording.load(engine.run_dir)
-    incarnation = Journal(engine.run_dir).incarnations[-1].number + 1
+    about, journal = recording.load(engine.run_dir), Journal(engine.run_dir)
+    changed = recording.differences(recording.in_force(about, journal), engine._settings())
+    incarnation = journal.incarnations[-1].number + 1
     engine._recorder = engine._open_recorder(about, incarnation=incarnation, parent=rest.position)
     engine._recorder.snapshots.last_seq = rest.position.seq
+    engine._recorder.side("continued", at=rest.position.seq, changed={k: list(v) for k, v in changed.items()})
 
 
 def _decide_again(engine: Engine, event: Event, dest: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tachograph.states.errors import CallerError, TachographError
 
-from .journal import Files, make_dirs, write_file
+from .journal import Files, Journal, make_dirs, write_file
 
 FORMAT = 1
 
@@ -140,10 +140,7 @@ def compare_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
     Raises:
         SettingsChanged: a fixed setting changed.
     """
-    known = {name.split(".")[0] for name in old} & set(new)
-    before, now = _flat(old), _flat(new)
-    names = [name for name in {**now, **before} if name.split(".")[0] in known]
-    changed = {name: (before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)}
+    changed = differences(old, new)
     for name in FIXED:
         if name in changed:
             was, is_now = changed[name]
@@ -154,16 +151,24 @@ def compare_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
     return changed
 
 
-def in_force(about: Mapping[str, Any], resumed: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return name -> (old, new) of the settings that both know and that differ; those within others as "a.b"."""
+    known = {name.split(".")[0] for name in old} & set(new)
+    before, now = _flat(old), _flat(new)
+    names = [name for name in {**now, **before} if name.split(".")[0] in known]
+    return {name: (before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)}
+
+
+def in_force(about: Mapping[str, Any], journal: Journal) -> dict[str, Any]:
     """Return the settings and the environment of a run's last life.
 
     Args:
         about: its `run.json`.
-        resumed: the data of its `resumed` records, oldest first.
+        journal: its journal, which tells what each life has changed.
     """
     held = {**about["settings"], "environment": about.get("environment", {})}
-    for record in resumed:
-        held |= {name: now for name, (_, now) in record["changed"].items()}
+    for record in journal.beginnings():
+        held |= {name: now for name, (_, now) in record.data["changed"].items()}
     return held
 
 

@@ -100,7 +100,7 @@ def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> N
 
 def _changed(engine: Engine, about: dict[str, Any], journal: Journal) -> dict[str, tuple[Any, Any]]:
     """Hold the settings of now against those of the run's last life, and this environment against its."""
-    held = recording.in_force(about, (record.data for record in journal.resumptions()))
+    held = recording.in_force(about, journal)
     changed = engine.take_settings({**about, "settings": held})
     here = {"environment": recording.environment(engine._environment())}
     return {**changed, **recording.compare_settings(held, here)}

@@ -43,7 +43,7 @@ def first(run_dir: Path, **settings: Any) -> Run:
     return run
 
 
-def again(run_dir: Path, **settings: Any) -> tuple[Run, list[str], list[Any]]:
+def again(run_dir: Path | None, **settings: Any) -> tuple[Run, list[str], list[Any]]:
     """The same script once more, with what it says and the learning rates of its updates."""
     run = Run(**{"run_dir": run_dir, "optimizer": sgd(), "n_epochs": 3, **settings})
     rates: list[Any] = []
@@ -587,6 +587,32 @@ def test_a_fork_may_change_what_a_resume_may(tmp_path: Path) -> None:
     assert rates == [0.025]
 
 
+@pytest.mark.parametrize("scheduled_too", [False, True])
+def test_what_is_changed_by_hand_between_two_runs_of_one_trainer_is_used(scheduled_too: bool) -> None:
+    """R40: everything is used as it is in memory, under a schedule too."""
+    make = scheduled(lambda o: schedules.ExponentialLR(o, 0.5)) if scheduled_too else None
+    run, _, rates = again(None, callbacks=make)
+    run.trainer.on(Events.on_train_batch_end, lambda t: t.global_forward_batches == 4 and t.stop())
+    run.run()
+    run.optimizer.param_groups[0]["lr"] = 0.75
+    run.run()
+    assert rates[4:6] == ([0.75, 0.375] if scheduled_too else [0.75, 0.75])
+
+
+def test_a_limit_that_is_changed_between_two_runs_of_one_trainer_is_recorded(run_dir: Path) -> None:
+    """R40: and is no news to the next process."""
+    trainer = stub([1, 2], n_epochs=1, run_dir=run_dir)
+    trainer.run()
+    trainer.n_epochs = 2  # type: ignore[attr-defined]
+    trainer.run()
+    (record,) = sides(run_dir, "continued")
+    assert record["changed"] == {"n_epochs": [1, 2]}
+    later = stub([1, 2], n_epochs=3, run_dir=run_dir)
+    said = notices(later)
+    later.run(resume_from="auto")
+    assert "n_epochs changed from 2 to 3" in said
+
+
 def test_a_new_run_with_an_old_run_s_weights_and_moments_has_its_own_hyper_parameters(tmp_path: Path) -> None:
     """SV11: `resume_training=False` doesn't bring the last learning rate of a schedule that is over."""
     first(tmp_path / "run", callbacks=lambda run: LRSchedule(schedules.ExponentialLR(run.optimizer, 0.5)))
@@ -777,7 +803,7 @@ def test_a_schedule_on_a_plateau_takes_its_new_settings_and_keeps_what_it_saw(
     state = run.schedule.state_dict()  # type: ignore[attr-defined]
     assert state[which] == value
     assert (state["best"], state["last_epoch"]) == (before.schedule.best, 1)  # type: ignore[attr-defined]
-    assert f"callbacks.LRSchedule.settings.{which} changed from" in " ".join(said)
+    assert f"callbacks.LRSchedule.{which} changed from" in " ".join(said)
 
 
 def test_another_kind_of_schedule_begins_where_it_would_be_by_now(run_dir: Path) -> None:

@@ -22,6 +22,7 @@ from .callback import Callback
 from .monitor import Monitor
 
 _STEP_ON = ("update", "batch", "epoch", "plateau")
+_PLACE = ("last_epoch", "_step_count", "_last_lr", "_is_initial", "_get_lr_called_within_step", "verbose")
 _HORIZONS = frozenset(("total_steps", "T_max", "total_iters", "milestones", "_milestones", "lr_lambdas"))
 """What a scheduler keeps if it was built for so many steps, or may have been."""
 
@@ -127,12 +128,13 @@ class LRSchedule(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._note_how_it_was_built()
         taken, self._taken = self._taken, None
-        self._put(taken or _Position(state["scheduler"], state["groups"]))
+        self._put(taken or _Position(state["scheduler"], []))  # the groups are the driver's to restore
         self._steps = state.get("steps", 0)
 
     def built_with(self) -> dict[str, Any]:
         self._note_how_it_was_built()
-        return {k: v for k, v in self._built.items() if k != "groups"}  # which are the driver's to tell
+        told = {"class": self._built["class"], "step_on": self._step_on, **self._built["settings"]}
+        return {**told, "functions": self._built["functions"]} if self._built["functions"] else told
 
     def check_state_dict(self, trainer: Any, state: dict[str, Any], at: Any) -> None:
         """Find where the schedule will stand, and refuse one that can't stand or go on there. Nothing is changed."""
@@ -171,7 +173,7 @@ class LRSchedule(Callback):
             self._built = {
                 "class": type(self.scheduler).__name__,
                 "step_on": self._step_on,
-                "settings": described(self._start.scheduler),
+                "settings": _without_place(described(self._start.scheduler)),
                 "functions": _functions(self.scheduler),
                 "groups": hyperparameters.of_groups(self._start.groups),
             }
@@ -245,7 +247,7 @@ class LRSchedule(Callback):
     def _put(self, position: _Position) -> None:
         held = _copied(position.scheduler)
         self.scheduler.load_state_dict(_like(self.scheduler.state_dict(), held))
-        for group, settings in zip(self._groups(), position.groups, strict=True):
+        for group, settings in zip(self._groups(), position.groups, strict=False):
             hyperparameters.put(group, _copied(settings))
         optimizer = getattr(self.scheduler, "optimizer", None)
         if optimizer is not None:
@@ -272,6 +274,15 @@ def _functions(scheduler: Any) -> dict[str, Any]:
         elif all(callable(part) for part in several):
             found[name] = [described(part) for part in several]
     return {name: held for name, held in found.items() if any(held)}
+
+
+def _without_place(settings: Any) -> Any:
+    """Leave out where a scheduler stands: all stand alike when they were just built."""
+    if isinstance(settings, list):
+        return [_without_place(part) for part in settings]
+    if not isinstance(settings, dict):
+        return settings
+    return {k: _without_place(v) for k, v in settings.items() if k not in _PLACE}
 
 
 def _has_horizon(settings: Any) -> bool:

@@ -107,17 +107,17 @@ class Journal:
         return self._items(sides=True)
 
     def sides(self, kind: str | None = None) -> Iterator[SideRecord]:
-        """Iterate over the side records, or those of one kind: opened, saved, resumed, noted, diverged, closed …"""
+        """Iterate over the side records, or those of one kind: opened, saved, resumed, continued, noted, …"""
         for item in self._items(sides=True):
             if isinstance(item, SideRecord) and (kind is None or item.kind == kind):
                 yield item
 
-    def resumptions(self) -> Iterator[SideRecord]:
-        """Iterate over what each life noted at its resume, oldest first; only their beginnings are read."""
+    def beginnings(self) -> Iterator[SideRecord]:
+        """Iterate over what each life but the first noted when it went on, oldest first; no more of them is read."""
         history = self._first
         for number in sorted(history.segments):
             for item in itertools.islice(history.walk(number, None, sides=True), 8):
-                if isinstance(item, SideRecord) and item.kind == "resumed":
+                if isinstance(item, SideRecord) and item.kind in ("resumed", "continued"):
                     yield item
                     break
 
