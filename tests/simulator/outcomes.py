@@ -1,6 +1,7 @@
 """What a life may end with, by what befell it. Anything else is a failure.
 
 - Nothing, a damaged or lost file of a snapshot, an older snapshot to go on from: its work done.
+- A snapshot to go on from that power has cut off from the journal: `SnapshotFault`.
 - A kill, a power cut: nothing is asked of it, only of what it leaves.
 - A full or a broken disk: `JournalWriteError`, `SnapshotWriteFault`, or `CallerError` if the run directory can't be
   made. Its work done, where what failed was only to tidy up, or where a snapshot's error is to be a warning.
@@ -20,7 +21,7 @@ import signal
 from typing import Any
 
 from tachograph.engine.journal import JournalCorrupt, JournalFormat, JournalWriteError
-from tachograph.engine.snapshots import SnapshotWriteFault
+from tachograph.engine.snapshots import SnapshotFault, SnapshotWriteFault
 from tachograph.states import CallerError
 
 from .checks import Broken, check
@@ -55,6 +56,7 @@ def check_outcome(
         check(state.state == "done", f"it returned, and stands in '{state.state}'")
         return
     allowed = [_is_a_disks(error) and bool(faults & {"full", "broken", "unreadable", "garbled"})]
+    allowed.append(isinstance(error, SnapshotFault) and "can't be gone on from" in str(error))
     allowed.append("ctrl-c" in faults and isinstance(error, KeyboardInterrupt))
     for event, _ in struck:
         allowed.append(error is event.error)
