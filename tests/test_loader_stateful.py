@@ -21,6 +21,7 @@ from tachograph.drivers import NO_BATCH, RestoreFault
 from tachograph.drivers.loaders import source_of
 from tachograph.engine import Journal, Trainer
 from tachograph.states.errors import CallerError
+from tests.test_augmentation import standing
 from tests.test_resume import doctored
 from tests.toys import stop_at
 
@@ -338,6 +339,19 @@ def test_no_two_items_of_any_epoch_or_worker_draw_the_same(make: Any) -> None:
     drawn = np.concatenate([np.reshape(batch, (-1, 5)) for epoch in range(2) for batch in read(source, epoch)])
     source.close()
     assert len(np.unique(drawn[:, 1:])) == len(drawn) * 4
+
+
+@pytest.mark.parametrize("make", DRAWING)
+def test_training_s_generators_are_left_where_they_are(make: Any) -> None:
+    """R29: wherever a loader without an index draws."""
+    source = source_of(make(), 5, -1)
+    torch.randn(1), random.gauss(0, 1)
+    before = standing()
+    source.open(0, 0)
+    while source.next() is not NO_BATCH:
+        assert standing() == before
+    source.close()
+    assert standing() == before
 
 
 def test_a_state_is_asked_for_when_it_is_saved_and_not_for_every_batch() -> None:
