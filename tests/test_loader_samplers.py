@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import io
 import random
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from tests.test_loader_stateful import saved
 from tests.test_loaders import ids_of, read, seeing
 from tests.toys import Indexed
 
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 N = 9
 
 
@@ -117,6 +119,49 @@ class WithState(Own):
         self.kept, self.epoch = state["kept"], state["epoch"]
 
 
+class WithPosition(Own):
+    """Its state is a position too, and stays at an epoch's end until the next iteration begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = self.start = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        start, self.start = self.start, 0
+        if not start:
+            self.epoch += 1
+        self.at = start
+        for i in np.random.default_rng(self.epoch).permutation(N).tolist()[start:]:
+            self.at += 1
+            yield i
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.start, self.epoch = state["at"], state["epoch"]
+
+
+class InContainers(Own):
+    """Keeps its order in whatever there is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = collections.deque(range(N), maxlen=N)
+        self.by_kind = collections.defaultdict(list, {"even": [0, 2, 4, 6, 8], "odd": [1, 3, 5, 7]})
+        self.seen: set[int] = set()
+        self.pairs = {(0, 1): 2}  # can't be kept, and needn't be
+        self.ordered = collections.OrderedDict(a=1)
+
+    def draw(self) -> list[int]:
+        self.queue.rotate(2)
+        self.python.shuffle(self.by_kind["even"])
+        self.seen.add(len(self.seen))
+        self.ordered["a"] += 1
+        order = [*(i for i in self.queue if i % 2), *self.by_kind["even"]]
+        return order[::-1] if (len(self.seen) + self.ordered["a"]) % 3 else order
+
+
 class InBatches(Own):
     """A batch sampler, with batches of any size."""
 
@@ -129,7 +174,20 @@ class InBatches(Own):
         return [order[a:b] for a, b in zip([0, *cuts], [*cuts, N], strict=True)]
 
 
-KINDS = [ByEpoch, ByTorch, ByPython, ByNumpy, ByLegacyNumpy, InPlace, InPlaceByClass, Weighing, WithState, InBatches]
+KINDS = [
+    ByEpoch,
+    ByTorch,
+    ByPython,
+    ByNumpy,
+    ByLegacyNumpy,
+    InPlace,
+    InPlaceByClass,
+    Weighing,
+    WithState,
+    WithPosition,
+    InContainers,
+    InBatches,
+]
 
 
 def over(kind: Any, wrapped: bool = False, workers: int = 0) -> DataLoader[Any]:

@@ -59,7 +59,7 @@ class MapStyle:
         self._samplers.begin(epoch)
         self._load_data()
         tell_epoch(epoch, self._loader.dataset)
-        opened = self._order.open(epoch, done, samples)
+        opened = self._order.open(epoch, done, samples, self._samplers.told)
         self._place, self._length = opened.place, opened.length
         if self._max < 0:
             return opened.entries

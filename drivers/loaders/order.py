@@ -88,14 +88,16 @@ class Order:
         self._single = single
         self._decides = self.sampler.sampler if type(self.sampler) is BatchSampler else self.sampler
 
-    def open(self, epoch: int, done: int, samples: int | None = None) -> Opened:
+    def open(self, epoch: int, done: int, samples: int | None = None, told: bool = False) -> Opened:
         """Stand behind what was consumed of an epoch.
 
         Args:
             epoch: its number.
             done: entries consumed.
             samples: samples consumed: they decide on the position, `done` on the length. None: both follow from `done`.
+            told: the sampler was just given a state. If that was of an epoch's end, the next iteration counts.
         """
+        self._told = told
         tell_epoch(epoch, self.sampler, getattr(self.sampler, "sampler", None))
         if isinstance(self._decides, ReproducibleSampler) and (samples is not None or not done):
             return self._sought(self._decides, epoch, done, samples or 0)
@@ -120,10 +122,17 @@ class Order:
         sampler: Any = self.sampler
         size = sampler.batch_size
         place = done * size if samples is None else samples
-        ids = _iterated(sampler.sampler, order, _CHUNK * size)
+        ids = self._iterated(sampler.sampler, order, _CHUNK * size)
         batches = copy.copy(sampler)
         batches.sampler = _Once(_passed(ids, place))
         return Opened(iter(batches), place, self._batches(done, place))
+
+    def _iterated(self, sampler: Any, order: int, chunk: int) -> Iterator[Any]:
+        entries = _iterated(sampler, order, chunk)
+        if not self._told:
+            return entries
+        first = next(entries, _END)
+        return _iterated(sampler, order, chunk) if first is _END else itertools.chain([first], entries)
 
     def _batches(self, done: int, place: int) -> int | None:
         sampler: Any = self.sampler
@@ -135,7 +144,7 @@ class Order:
 
     def _entry_by_entry(self, order: int, done: int, samples: int | None) -> Opened:
         """Pass over entries, and cut one that was consumed in part."""
-        entries = _iterated(self.sampler, order, _CHUNK)
+        entries = self._iterated(self.sampler, order, _CHUNK)
         place = passed = 0
         cut = False
         while passed < done if samples is None else place < samples:

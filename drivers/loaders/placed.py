@@ -78,7 +78,7 @@ class PlacedSource(StatefulSource):
     def _stand(self, epoch: int, at: int) -> None:
         super()._stand(epoch, at)
         self._samplers.begin(epoch)
-        self._entries = self._order.open(epoch, 0, 0).entries
+        self._entries = self._order.open(epoch, 0, 0, self._samplers.told).entries
         self._handed.clear()
         self._behind = 0
 

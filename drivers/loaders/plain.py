@@ -1,13 +1,13 @@
 """States of the user's objects as tensors and plain data, so that a snapshot can hold them, and back.
 
-Beside plain data, states hold numpy's arrays and numbers, and generators: they are written as a dict with the mark
-below. Anything else can't be in a snapshot, and is refused with the path to it.
+Beside plain data, states hold numpy's arrays and numbers, generators, sets and deques: they are written as a dict with
+the mark below. Anything else can't be in a snapshot, and is refused with the path to it.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -65,9 +65,13 @@ def decoded(value: Any) -> Any:
 
 
 def taken_over(held: Any, given: Any) -> bool:
-    """Give a generator the state of another one of its kind; False if they aren't such."""
+    """Give a generator the state of another one of its kind, a dict of its own kind what it held; False for others."""
     if type(held) is not type(given):
-        return False
+        if not isinstance(held, dict) or not isinstance(given, dict):
+            return False
+        held.clear()
+        held.update(given)
+        return True
     if isinstance(held, torch.Generator):
         held.set_state(given.get_state())
     elif isinstance(held, random.Random):
@@ -122,6 +126,10 @@ _CLASSES: dict[str, Any] = {
     "random.Random": random.Random,
     "numpy.Generator": np.random.Generator,
     "numpy.RandomState": np.random.RandomState,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": deque,
+    "dict": dict,  # of a kind of its own, such as a defaultdict: what it holds comes back
 }
 _KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "array": (_array, lambda held: held.numpy()),
@@ -130,4 +138,8 @@ _KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "random.Random": (lambda value: value.getstate(), _python_generator),
     "numpy.Generator": (lambda value: value.bit_generator.state, _numpy_generator),
     "numpy.RandomState": (lambda value: value.get_state(legacy=False), _legacy_generator),
+    "set": (list, set),
+    "frozenset": (list, frozenset),
+    "deque": (lambda value: [list(value), value.maxlen], lambda held: deque(*held)),
+    "dict": (lambda value: dict(value), lambda held: held),
 }

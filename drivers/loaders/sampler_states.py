@@ -45,7 +45,12 @@ class SamplerStates:
 
     Args:
         sampler: the loader's batch sampler, or its sampler.
+
+    Attributes:
+        told: a sampler was just given a state that it made itself. It may say that the sampler is at an epoch's end.
     """
+
+    told = False
 
     def __init__(self, sampler: Any) -> None:
         parts = {"the sampler": sampler, "the sampler's sampler": getattr(sampler, "sampler", None)}
@@ -57,9 +62,10 @@ class SamplerStates:
     def begin(self, epoch: int) -> None:
         """Put in place what was loaded, and keep what there is; before the samplers are asked for an epoch."""
         held, self._to_load = self._to_load, None
-        if held is not None:
-            for name, state in held["begun" if held["epoch"] == epoch else "now"].items():
-                self._parts[name].put(state)
+        states = {} if held is None else held["begun" if held["epoch"] == epoch else "now"]
+        for name, state in states.items():
+            self._parts[name].put(state)
+        self.told = any(type(self._parts[name]) is _ByState for name in states)
         for part in self._parts.values():
             part.begin()
         self._epoch, self._begun = epoch, bool(self._parts)
@@ -89,7 +95,8 @@ class SamplerStates:
 
 
 def _keeps(part: Any) -> bool:
-    return type(part) not in _KNOWN and hasattr(part, "__dict__")
+    known = type(part) in _KNOWN or type(part).__module__.startswith("torchdata.")
+    return not known and hasattr(part, "__dict__")
 
 
 def _kept(part: Any, name: str) -> _ByState | _ByAttributes:
@@ -197,8 +204,10 @@ _SCALARS = frozenset(PLAIN)
 
 def _digest(value: Any, left: list[int], crc: int = 0) -> int:
     """Digest a value without copying it; `left` counts down the tensors and arrays in it."""
-    if type(value) is dict:
+    if isinstance(value, dict):
         for key, held in value.items():
+            if type(key) not in _SCALARS:
+                raise NotPlain("a key that isn't plain")
             crc = _digest(held, left, crc32(pickle.dumps(key), crc))
         return crc32(b"}", crc)
     if type(value) in (list, tuple) and not set(map(type, value)) <= _SCALARS:
