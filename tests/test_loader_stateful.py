@@ -788,3 +788,31 @@ def test_epochs_of_any_length_said_wrongly_or_not_at_all_are_counted_by_what_the
     for k in range(1, 15, 1 if state else 3):
         assert run(tmp_path / str(k), k) + run(tmp_path / str(k)) == straight
         assert Journal(tmp_path / str(k)).chain == Journal(tmp_path / "straight").chain
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_stream_that_knows_its_place_goes_on_with_batches_of_another_size(tmp_path: Path, workers: int) -> None:
+    """R51: the next item follows, and the epoch is as long as what was done and is left."""
+
+    class Sized(Stream):
+        def __len__(self) -> int:
+            return self.n
+
+    def run(size: int, run_dir: Path, k: int = -1) -> tuple[list[Any], Any]:
+        torch.manual_seed(0)
+        model = Summing()
+        train = StatefulDataLoader(Sized(), batch_size=size, num_workers=workers)
+        trainer = Trainer(
+            model, "torch", train, torch.optim.Adam(model.parameters()), n_epochs=2, n_batches=k, seed=3,
+            run_dir=run_dir, snapshot_every=None, progress_bar=None,
+        )  # fmt: skip
+        lengths: list[Any] = []
+        trainer.on("on_train_batch_end", lambda trainer: lengths.append(trainer.num_batches_per_epoch))
+        trainer.run(resume_from="auto")
+        return [sample for batch in model.seen for sample in batch], lengths
+
+    whole, _ = run(4, tmp_path / "straight")
+    before, first = run(4, tmp_path / "run", 1)
+    after, second = run(2, tmp_path / "run")
+    assert before + after == whole
+    assert first + second == [3] + [4] * 3 + [5] * 5

@@ -10,6 +10,7 @@ from typing import Any
 
 from tachograph.drivers.driver import NO_BATCH
 from tachograph.drivers.errors import RestoreFault
+from tachograph.drivers.lengths import length_of
 from tachograph.drivers.storage import is_plain
 
 from .double import is_torchdata
@@ -57,7 +58,17 @@ class StatefulSource(Iterated):
         self._stand(epoch, 0)
         if loaded is not None:
             self._apply(loaded, epoch, done)
-        return self._known_length()
+        return self._length_behind(done, samples)
+
+    def _length_behind(self, done: int, samples: int | None) -> int | None:
+        """The length of an epoch whose first batches may have been of another size."""
+        length = self._known_length()
+        n, size = length_of(getattr(self._loader, "dataset", None)), getattr(self._loader, "batch_size", None)
+        if length is None or n is None or size is None or samples is None or samples == done * size:
+            return length
+        left = max(n - samples, 0)
+        length = done + (left // size if self._loader.drop_last else -(-left // size))
+        return length if self._max < 0 else min(length, self._max)
 
     def _at_boundary(self) -> dict[str, Any]:
         """Where the next epoch begins: at the state that the last one has left."""
