@@ -48,6 +48,9 @@ def merged(saved: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str, A
         new: its plain values as they are built now.
     """
     changes = {k: v for k, v in new.items() if k not in ("lr", "initial_lr") and (k not in old or old[k] != v)}
+    if "initial_lr" in new and "initial_lr" not in saved:  # a schedule that begins now
+        changes.update(initial_lr=new["initial_lr"], lr=new["lr"])
+        return changes
     before, now = _rate(old), _rate(new)
     if before == now or now is None:
         return changes

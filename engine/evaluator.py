@@ -104,7 +104,7 @@ class Evaluator:
         return {
             "fn": self._fn_name,
             "metrics": {name: named(metric) for name, metric in self.metrics.items()},
-            "loaders": {name: self.driver.describe(loader) for name, loader in self.dataloaders.items()},
+            "loaders": {name or "given": self.driver.describe(held) for name, held in self.dataloaders.items()},
         }
 
     def run(self, num_eval_batch_per_dl: int = -1) -> dict[str, Any]:

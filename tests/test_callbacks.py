@@ -132,6 +132,34 @@ def test_a_stopped_run_stays_stopped_when_it_is_resumed(run_dir: Path) -> None:
         assert (end.state, end.validations, again.driver.seen) == ("done", 8, [])
 
 
+@pytest.mark.parametrize(("patience", "stops_after"), [(1, 8), (3, 8), (4, 9), (5, 10), (20, 12)])
+def test_a_stopped_run_goes_on_where_it_is_resumed_with_more_patience_than_it_took(
+    run_dir: Path, patience: int, stops_after: int
+) -> None:
+    """R13, R40: the new patience decides, and what was borne already counts."""
+    stopping(run_dir=run_dir).run(num_eval_sanity_batch=0)
+    end = stopping(run_dir=run_dir, patience=patience).run(resume_from="auto", num_eval_sanity_batch=0)
+    assert end.validations == stops_after
+
+
+@pytest.mark.parametrize("patience", [1, 2, 3, 5])
+def test_patience_that_is_another_at_a_resume_decides_from_there_on(run_dir: Path, patience: int) -> None:
+    """R40."""
+    stopping(run_dir=run_dir, patience=9, n_epochs=7).run(num_eval_sanity_batch=0)
+    end = stopping(run_dir=run_dir, patience=patience).run(resume_from="auto", num_eval_sanity_batch=0)
+    assert end.validations == max(8, 5 + patience)
+
+
+@pytest.mark.parametrize("check_finite", [True, False])
+def test_a_run_that_stopped_for_a_value_that_is_no_number_goes_on_if_that_is_borne_now(
+    run_dir: Path, check_finite: bool
+) -> None:
+    scores = [1.0, NAN, 2.0, 3.0]
+    assert stopping(scores, run_dir=run_dir).run(num_eval_sanity_batch=0).validations == 2
+    again = stopping(scores, patience=50, run_dir=run_dir, stopping={"check_finite": check_finite})
+    assert again.run(resume_from="auto", num_eval_sanity_batch=0).validations == (2 if check_finite else 4)
+
+
 def test_a_second_run_in_the_same_trainer_has_full_patience() -> None:
     """R61: it forgets what ended it, not the best value."""
     trainer = stopping()

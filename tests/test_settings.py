@@ -233,6 +233,20 @@ CHANGEABLE: dict[str, tuple[dict[str, Any], dict[str, Any], Any, Any, Callable[[
         "Scored",
         lambda t, records: [r.data["results"] for r in records if r.event == "Validated"] == [{"loss": 7.0}] * 2,
     ),
+    "validation.loaders.given": (
+        {"validation_batch": 2},
+        {},
+        "Indexed of 6 samples in batches of 3 by SequentialSampler",
+        "Indexed of 6 samples in batches of 2 by SequentialSampler",
+        lambda t, records: sum(r.event == "Validated" for r in records) == 2,
+    ),
+    "validation.batches": (
+        {},
+        {"num_eval_batch_per_dl": 1},
+        -1,
+        1,
+        lambda t, records: sum(r.event == "Validated" for r in records) == 2,
+    ),
     "snapshot_every": ({"snapshot_every": None}, {}, 1, None, lambda t, records: t.global_forward_batches == 18),
     "keep_snapshots": ({"keep_snapshots": 2}, {}, None, None, lambda t, records: t.keep_snapshots is not None),
     "on_snapshot_fault": (
@@ -816,15 +830,24 @@ def test_another_kind_of_schedule_begins_where_it_would_be_by_now(run_dir: Path)
     assert "callbacks.LRSchedule.class changed from StepLR to CosineAnnealingLR" in said
 
 
+@pytest.mark.parametrize("name", ["gamma", "onecycle", "cosine"])
 @pytest.mark.parametrize(("before", "after"), [("update", "epoch"), ("epoch", "update")])
-def test_a_schedule_may_step_on_something_else_from_now_on(run_dir: Path, before: str, after: str) -> None:
-    """R40: it stands where it would if it always had."""
-    make = lambda o: schedules.ExponentialLR(o, 0.5)  # noqa: E731
+def test_a_schedule_may_step_on_something_else_from_now_on(run_dir: Path, before: str, after: str, name: str) -> None:
+    """R40: it stands where it would if it always had, and a change is over once it has been made."""
+    make = lambda o: HORIZONS[name](o, 18)  # noqa: E731
     first(run_dir, callbacks=scheduled(make, before))
     run, said, rates = again(run_dir, callbacks=scheduled(make, after))
     run.run(resume_from="auto")
-    assert rates == by_hand(make, 18, PER_EPOCH if after == "epoch" else 1)[AT:]
+    expected = by_hand(make, 18, PER_EPOCH if after == "epoch" else 1)
+    assert rates == expected[AT:]
     assert f"callbacks.LRSchedule.step_on changed from {before} to {after}" in said
+    first(run_dir.parent / "in steps", callbacks=scheduled(make, before))
+    found: list[Any] = []
+    for limit in (AT + 1, 2 * PER_EPOCH, 2 * PER_EPOCH + 1, -1):
+        run, _, rates = again(run_dir.parent / "in steps", callbacks=scheduled(make, after), n_batches=limit)
+        run.run(resume_from="auto")
+        found += rates
+    assert found == expected[AT:]
 
 
 def test_a_horizon_that_the_run_has_passed_is_refused_by_both_numbers_and_nothing_is_touched(run_dir: Path) -> None:

@@ -15,8 +15,9 @@ from .monitor import Monitor
 class EarlyStopping(Callback):
     """Asks the run to stop when `patience` validations in a row were no better than the best.
 
-    Its memory is saved: patience goes on over a resume, and a run that it stopped stays stopped when it is resumed.
-    A second `run()` in the same object starts with full patience.
+    Its memory is saved: patience goes on over a resume, and a run that it stopped stays stopped when it is resumed,
+    unless what stopped it is borne now: with more `patience`, or without `check_finite`. A second `run()` in the same
+    object starts with full patience.
 
     Args:
         monitor: a key of the results ("loss#val", or "loss" if that is clear), or `f(results) -> float or None`; None
@@ -44,6 +45,7 @@ class EarlyStopping(Callback):
         self.check_finite = check_finite
         self.wait = 0
         self.stopped = ""
+        self._not_finite = False  # why it stopped, if it did
         self._asked = (monitor, larger_better, min_delta)
         self._monitor = None if monitor is None else Monitor(monitor, larger_better is not False, min_delta)
 
@@ -59,7 +61,8 @@ class EarlyStopping(Callback):
         value = self._monitor.value(results)
         if value is None:
             return
-        if self.check_finite and value - value != 0.0:
+        self._not_finite = self.check_finite and value - value != 0.0
+        if self._not_finite:
             self._stop(trainer, f"EarlyStopping: {self._monitor.name} is {value}")
         elif self._monitor.improves(value):
             self.wait = 0
@@ -87,17 +90,21 @@ class EarlyStopping(Callback):
         trainer.stop(reason)
 
     def on_after_resume(self, trainer: Any, report: Any) -> None:
-        if self.stopped:
+        still = self.check_finite if self._not_finite else self.wait >= self.patience
+        if self.stopped and still:
             trainer.stop(self.stopped)
+        else:
+            self.stopped = ""
 
     def on_continue(self, trainer: Any) -> None:
         self.wait, self.stopped = 0, ""
 
     def state_dict(self) -> dict[str, Any]:
         best = None if self._monitor is None else self._monitor.best
-        return {"wait": self.wait, "stopped": self.stopped, "best": best}
+        return {"wait": self.wait, "stopped": self.stopped, "not_finite": self._not_finite, "best": best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.wait, self.stopped = state["wait"], state["stopped"]
+        self._not_finite = state.get("not_finite", False)
         assert self._monitor is not None
         self._monitor.best = state["best"]
