@@ -67,7 +67,7 @@ class StatefulSource(Iterated):
         if length is None or n is None or size is None or samples is None or samples == done * size:
             return length
         left = max(n - samples, 0)
-        length = done + (left // size if self._loader.drop_last else -(-left // size))
+        length = done + int(left // size if self._loader.drop_last else -(-left // size))
         return length if self._max < 0 else min(length, self._max)
 
     def _at_boundary(self) -> dict[str, Any]:
