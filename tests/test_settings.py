@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 from tachograph.drivers import hyperparameters
 from tachograph.engine import EarlyStopping, Events, Journal, LRSchedule, Trainer, recording
 from tachograph.engine.describing import described
+from tachograph.engine.listeners import RestoreMismatch
 from tachograph.engine.recording import SettingsChanged
 from tachograph.states import Event, Row, Stepped
 from tachograph.states.errors import CallerError
@@ -794,6 +795,20 @@ def test_a_schedule_that_nobody_saves_keeps_the_proportion(run_dir: Path) -> Non
     run.run(resume_from="auto")
     assert rates == [0.05, 0.05]
     assert values_of(run)["initial_lr"] == 0.2
+
+
+@pytest.mark.parametrize("name", ["sequential", "onecycle", "gamma"])
+def test_a_schedule_that_a_run_had_not_begins_at_its_beginning(run_dir: Path, name: str) -> None:
+    """R40, SV2: only where it is asked for, since no snapshot knows it."""
+    make = lambda o: HORIZONS[name](o, 18)  # noqa: E731
+    first(run_dir)
+    run, _, _ = again(run_dir, callbacks=scheduled(make))
+    with pytest.raises(RestoreMismatch, match="the snapshot lacks the state of the callback 'LRSchedule'"):
+        run.run(resume_from="auto")
+    run, _, rates = again(run_dir, callbacks=scheduled(make))
+    with pytest.warns(UserWarning, match="the snapshot lacks the state of the callback 'LRSchedule'"):
+        run.run(resume_from="auto", strict=False)
+    assert rates == by_hand(make, 18)[: 18 - AT]
 
 
 @pytest.mark.parametrize(("which", "value"), [("patience", 5), ("factor", 0.5), ("min_lrs", [0.01]), ("cooldown", 3)])
