@@ -14,6 +14,7 @@ from torch.utils.data import get_worker_info
 
 from .reading import Reader, many_of
 from .source import has_state
+from .stand_in import ShowsState, StandIn, set_own
 
 
 class Handed(list[Any]):
@@ -81,16 +82,15 @@ def handed_dataset(dataset: Any) -> HandedDataset:
     return (StatefulHandedDataset if has_state(dataset) else HandedDataset)(dataset)
 
 
-class HandedDataset:
+class HandedDataset(StandIn):
     """Stands in for a map-style dataset: the same, but for what was handed out, which it leaves to the collating.
 
     Args:
-        dataset: the user's; what is read or set on this object is read or set there.
+        dataset: the user's.
     """
 
     def __init__(self, dataset: Any) -> None:
-        object.__setattr__(self, "_dataset", dataset)
-        object.__setattr__(self, "_many", many_of(dataset))
+        set_own(self, _dataset=dataset, _many=many_of(dataset))
 
     def __reduce__(self) -> Any:
         return type(self), (self._dataset,)
@@ -103,31 +103,9 @@ class HandedDataset:
             return entry
         return [self._dataset[i] for i in entry] if self._many is None else self._many(entry)
 
-    def __len__(self) -> int:
-        return len(self._dataset)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._dataset, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._dataset, name, value)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        """The user's class: `isinstance(get_worker_info().dataset, ...)` is asked in `worker_init_fn`."""
-        return type(self._dataset)
-
-
-class StatefulHandedDataset(HandedDataset):
+class StatefulHandedDataset(ShowsState, HandedDataset):
     """The same, for a dataset that has a state."""
-
-    def state_dict(self) -> Any:
-        """Return the dataset's state."""
-        return self._dataset.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        """Give the dataset its state."""
-        self._dataset.load_state_dict(state)
 
 
 class HandedCollate:

@@ -13,23 +13,20 @@ from torch.utils.data import IterableDataset, get_worker_info
 from tachograph.drivers import seeding
 
 from .source import has_state
+from .stand_in import ShowsState, StandIn, set_own
 
 
-class SeededStream(IterableDataset[Any]):
+class SeededStream(StandIn, IterableDataset[Any]):
     """Stands in for an iterable dataset: the same, but what it draws is a function of seed, epoch, worker and item.
 
     Args:
-        dataset: the user's; what is read or set on this object is read or set there.
+        dataset: the user's.
         seed: of the run.
         epoch: its number, in shared memory, so that workers that live on learn of the next one.
     """
 
     def __init__(self, dataset: Any, seed: int, epoch: torch.Tensor) -> None:
-        self._own(_dataset=dataset, _seed=seed, _epoch=epoch, _items=None, _to_load=None)
-
-    def _own(self, **attributes: Any) -> None:
-        for name, value in attributes.items():
-            object.__setattr__(self, name, value)  # any other attribute is the dataset's
+        set_own(self, _dataset=dataset, _seed=seed, _epoch=epoch, _items=None, _to_load=None)
 
     @staticmethod
     def of(dataset: Any, seed: int, epoch: torch.Tensor) -> SeededStream:
@@ -47,12 +44,12 @@ class SeededStream(IterableDataset[Any]):
             set_epoch(epoch)
         turns = seeding.Turns(seeding.seeds(self._seed, "stream", epoch, worker))
         items = self._begun(turns)
-        self._own(_items=items, _of_batch=seeding.seeds(self._seed, "stream's batch", epoch, worker))
+        set_own(self, _items=items, _of_batch=seeding.seeds(self._seed, "stream's batch", epoch, worker))
         return items
 
     def _begun(self, turns: seeding.Turns) -> SeededItems:
         state = self._to_load
-        self._own(_to_load=None)
+        set_own(self, _to_load=None)
         if state is not None and state["over"]:
             items: SeededItems = StatefulItems(iter(()), None, turns)
         else:
@@ -71,31 +68,9 @@ class SeededStream(IterableDataset[Any]):
         with seeding.seeded(self._of_batch(self._items.turns.done)):
             return collate(samples)
 
-    def __len__(self) -> int:
-        return len(self._dataset)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._dataset, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._dataset, name, value)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        """The user's class: `isinstance(get_worker_info().dataset, ...)` is asked in `worker_init_fn`."""
-        return type(self._dataset)
-
-
-class StatefulStream(SeededStream):
+class StatefulStream(ShowsState, SeededStream):
     """A stream whose dataset has a state."""
-
-    def state_dict(self) -> Any:
-        """Return the dataset's state."""
-        return self._dataset.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        """Give the dataset its state."""
-        self._dataset.load_state_dict(state)
 
 
 class StreamState:
@@ -116,7 +91,7 @@ class StreamState:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration go on where `state_dict` was taken."""
         self._stream.load_state_dict(state["dataset"])
-        self._stream._own(_to_load=state["items"])
+        set_own(self._stream, _to_load=state["items"])
 
 
 class SeededItems:

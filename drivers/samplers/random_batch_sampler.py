@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .batch_sampler import ReproducibleBatchSampler
-from .random_sampler import shuffled
-from .sampler import Order, truth, whole
+from .random_sampler import Shuffled
 
 
-class RandomBatchSampler(ReproducibleBatchSampler):
+class RandomBatchSampler(Shuffled, ReproducibleBatchSampler):
     """Hands out every sample once an epoch, in a random order, in batches.
 
     Args:
@@ -24,11 +23,4 @@ class RandomBatchSampler(ReproducibleBatchSampler):
         self, dataset: Any, batch_size: int = 32, shuffle: bool = True, drop_last: bool = False, seed: int = 0
     ) -> None:
         super().__init__(dataset, batch_size, drop_last)
-        self.shuffle = truth(shuffle, "shuffle")
-        self.seed = whole(seed, "seed")
-
-    def order(self, epoch: int) -> Order:
-        return shuffled(self.num_samples, self.shuffle, self.seed, epoch)
-
-    def _taken(self) -> dict[str, Any]:
-        return {"seed": self.seed, "shuffle": self.shuffle}
+        self._draw_from(shuffle, seed)

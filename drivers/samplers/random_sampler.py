@@ -9,7 +9,25 @@ import numpy as np
 from .sampler import Order, ReproducibleSampler, generator_of, truth, whole
 
 
-class RandomSampler(ReproducibleSampler):
+class Shuffled(ReproducibleSampler):
+    """A sampler whose order is drawn from a seed, or is the samples' own."""
+
+    shuffle: bool
+    seed: int
+
+    def _draw_from(self, shuffle: bool, seed: int) -> None:
+        """Take what decides on the order; for the constructors."""
+        self.shuffle = truth(shuffle, "shuffle")
+        self.seed = whole(seed, "seed")
+
+    def order(self, epoch: int) -> Order:
+        return shuffled(self.num_samples, self.shuffle, self.seed, epoch)
+
+    def _taken(self) -> dict[str, Any]:
+        return {"seed": self.seed, "shuffle": self.shuffle}
+
+
+class RandomSampler(Shuffled):
     """Hands out every sample once an epoch, in a random order.
 
     Args:
@@ -20,14 +38,7 @@ class RandomSampler(ReproducibleSampler):
 
     def __init__(self, dataset: Any, shuffle: bool = True, seed: int = 0) -> None:
         super().__init__(dataset)
-        self.shuffle = truth(shuffle, "shuffle")
-        self.seed = whole(seed, "seed")
-
-    def order(self, epoch: int) -> Order:
-        return shuffled(self.num_samples, self.shuffle, self.seed, epoch)
-
-    def _taken(self) -> dict[str, Any]:
-        return {"seed": self.seed, "shuffle": self.shuffle}
+        self._draw_from(shuffle, seed)
 
 
 def shuffled(n: int, shuffle: bool, seed: int, epoch: int) -> Order:

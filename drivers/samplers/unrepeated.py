@@ -16,7 +16,7 @@ from tachograph.states.errors import CallerError
 
 from .arranged import Arranged
 from .batch_sampler import ends_of
-from .random_sampler import shuffled
+from .random_sampler import Shuffled
 from .sampler import Order, ReproducibleSampler, truth, whole
 from .sorted_sampler import digest_of, lengths_of, longest_first
 
@@ -64,7 +64,7 @@ class UnrepeatedSampler(ReproducibleSampler):
         return total // self.num_replicas + (self.rank < total % self.num_replicas)
 
 
-class UnrepeatedRandomSampler(UnrepeatedSampler):
+class UnrepeatedRandomSampler(Shuffled, UnrepeatedSampler):
     """Hands out every sample on exactly one rank, in a random order or in their own.
 
     Args:
@@ -75,14 +75,7 @@ class UnrepeatedRandomSampler(UnrepeatedSampler):
 
     def __init__(self, dataset: Any, shuffle: bool = False, seed: int = 0) -> None:
         super().__init__(dataset)
-        self.shuffle = truth(shuffle, "shuffle")
-        self.seed = whole(seed, "seed")
-
-    def order(self, epoch: int) -> Order:
-        return shuffled(self.num_samples, self.shuffle, self.seed, epoch)
-
-    def _taken(self) -> dict[str, Any]:
-        return {"seed": self.seed, "shuffle": self.shuffle}
+        self._draw_from(shuffle, seed)
 
 
 class UnrepeatedSortedSampler(UnrepeatedSampler):
