@@ -14,7 +14,7 @@ import attrs
 from .damage import check_length, refuse_damage
 from .durable import Mark, read_mark
 from .errors import JournalWriteError
-from .files import MARK, TEMPORARY, Files, rank_directory, write_all
+from .files import MARK, TEMPORARY, Files, rank_directory, write_file
 from .header import Position
 from .history import RankHistory
 from .links import START
@@ -123,12 +123,7 @@ def _cut(files: Files, segment: Segment, offset: int) -> Cut:
     temporary = aside.with_name(aside.name + TEMPORARY)
     if temporary.exists():
         files.unlink(temporary)
-    fd = files.open_append(temporary)
-    try:
-        write_all(files, fd, tail)
-        files.fdatasync(fd)
-    finally:
-        files.close(fd)
+    write_file(files, temporary, tail)
     files.rename(temporary, aside)
     files.fsync_dir(aside.parent)
     fd = files.open_update(segment.path)
