@@ -21,7 +21,7 @@ from tachograph.engine.callbacks.monitor import Monitor
 from tachograph.engine.world import World
 from tachograph.states import Stepped
 from tachograph.states.errors import CallerError
-from tests.toys import Indexed, Run, Sum, equal, sides, stub, validated
+from tests.toys import Counts, Indexed, Run, Sum, equal, sides, stub, validated
 
 NAN = float("nan")
 
@@ -577,22 +577,6 @@ def test_two_requests_for_one_transition_are_one_snapshot(run_dir: Path) -> None
 
 
 # -- memory ------------------------------------------------------------------------------------------------
-
-
-class Counts(Callback):
-    """Counts batches, from where it is told."""
-
-    def __init__(self, start: int = 0) -> None:
-        self.n = start
-
-    def on_train_batch_end(self, trainer: Any) -> None:
-        self.n += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"n": self.n}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.n = state["n"]
 
 
 class Named(Counts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,57 +60,53 @@ def test_a_run_that_ends_exactly_with_a_segment_goes_on_in_the_next_one(tmp_path
     assert journal.last.seq == 20
 
 
+def struck_while_sealing(folder: Path, done: list[Any], at: int, strike: BaseException) -> Any:
+    """A writer whose `at`-th step on the disk, while it seals its first segment, was struck."""
+    out = writer(folder, seal_records=10)
+    for transition in done[:9]:
+        out.append(*transition)
+    out._files = out._output._files = out._output.tail._files = Faulty(EVERY, at, strike)
+    out._output._write = out._files.write
+    with contextlib.suppress(type(strike)):
+        out.append(*done[9])
+    return out
+
+
+def expect_that_it_can_be_gone_on_with(folder: Path, done: list[Any], seq: int) -> None:
+    """Recover a journal that must end at `seq`, write the rest, and read all of it."""
+    lock = JournalLock(folder)
+    end = recover(folder).end
+    assert end.seq == seq
+    following = writer(folder, incarnation=1, parent=end, lock=lock, seal_records=10)
+    for transition in done[seq:]:
+        following.append(*transition)
+    following.close()
+    assert same(list(Journal(folder)), done)
+    Journal(folder).verify_chain()
+
+
 @pytest.mark.parametrize("at", range(9))
 def test_ctrl_c_between_any_two_steps_of_sealing_leaves_a_journal_that_can_be_gone_on_with(
     tmp_path: Path, at: int
 ) -> None:
     """The writer takes nothing more, since nobody knows in which file it would stand."""
     done = run(N)
-    out = writer(tmp_path, seal_records=10)
-    for transition in done[:9]:
-        out.append(*transition)
-    out._files = out._output._files = out._output.tail._files = Faulty(EVERY, at, KeyboardInterrupt())
-    out._output._write = out._files.write
-    with contextlib.suppress(KeyboardInterrupt):
-        out.append(*done[9])
+    out = struck_while_sealing(tmp_path, done, at, KeyboardInterrupt())
     seq = out.seq
     with contextlib.suppress(JournalWriteError):
         out.append(*done[seq])
     seq = out.seq
     with contextlib.suppress(JournalWriteError):
         out.close()
-    lock = JournalLock(tmp_path)
-    end = recover(tmp_path).end
-    assert end.seq == seq
-    following = writer(tmp_path, incarnation=1, parent=end, lock=lock, seal_records=10)
-    for transition in done[seq:]:
-        following.append(*transition)
-    following.close()
-    assert same(list(Journal(tmp_path)), done)
-    Journal(tmp_path).verify_chain()
+    expect_that_it_can_be_gone_on_with(tmp_path, done, seq)
 
 
 @pytest.mark.parametrize("at", range(24))
 def test_a_power_cut_between_any_two_steps_of_sealing_loses_nothing(tmp_path: Path, at: int) -> None:
     done = run(N)
-    out = writer(tmp_path, seal_records=10)
-    for transition in done[:9]:
-        out.append(*transition)
-    out._files = out._output._files = out._output.tail._files = Faulty(EVERY, at, Crash())
-    out._output._write = out._files.write
-    with contextlib.suppress(Crash):
-        out.append(*done[9])
-    seq = out.seq
+    out = struck_while_sealing(tmp_path, done, at, Crash())
     kill(out)
-    lock = JournalLock(tmp_path)
-    end = recover(tmp_path).end
-    assert end.seq == seq
-    following = writer(tmp_path, incarnation=1, parent=end, lock=lock, seal_records=10)
-    for transition in done[seq:]:
-        following.append(*transition)
-    following.close()
-    assert same(list(Journal(tmp_path)), done)
-    Journal(tmp_path).verify_chain()
+    expect_that_it_can_be_gone_on_with(tmp_path, done, out.seq)
 
 
 @pytest.mark.parametrize("at", range(12))

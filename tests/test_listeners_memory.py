@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tachograph.drivers import StubDriver
 from tachograph.engine import Callback, EarlyStopping, Events, Filter, Trainer
 from tachograph.states.errors import CallerError
-from tests.toys import Sum, stub, validated
+from tests.toys import Counts, Sum, stub, validated
 
 
 class Crash(Exception):
@@ -183,34 +183,16 @@ def test_many_runs_that_die_again_and_again_fire_their_filters_as_the_straight_r
 # -- whose memory is whose ---------------------------------------------------------------------------------
 
 
-class Counts(Callback):
-    def __init__(self, name: str = "", start: int = 0) -> None:
-        self.name, self.n = name, start
-
-    @property
-    def callback_name(self) -> str:
-        return self.name or "Counts"
-
-    def on_train_batch_end(self, trainer: Any) -> None:
-        self.n += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"n": self.n}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.n = state["n"]
-
-
 @pytest.mark.parametrize(
     "named", [[""] * 4, ["Counts#2", "", ""], ["", "Counts#2", ""], ["", "", "a", "b"], ["Counts#3", "", "", ""]]
 )
 def test_no_two_callbacks_share_a_key_whatever_they_call_themselves(run_dir: Path, named: list[str]) -> None:
     """R42: after five snapshots as many entries as callbacks, and each gets its own latest value."""
-    first = [Counts(name, 100 * i) for i, name in enumerate(named)]
+    first = [Counts(100 * i, name) for i, name in enumerate(named)]
     trainer = stub([1] * 5, n_epochs=1, run_dir=run_dir, snapshot_every=1, callbacks=first)
     trainer.run()
     assert len(trainer.listeners.callbacks) == len(named) + 1  # the policy of snapshots is one too
-    again = [Counts(name) for name in named]
+    again = [Counts(name=name) for name in named]
     stub([1] * 5, n_epochs=2, run_dir=run_dir, snapshot_every=1, callbacks=again).run(resume_from="auto")
     assert [callback.n for callback in again] == [100 * i + 10 for i in range(len(named))]
 
@@ -219,7 +201,7 @@ def test_no_two_callbacks_share_a_key_whatever_they_call_themselves(run_dir: Pat
 def test_equal_names_are_refused(named: list[str]) -> None:
     """R42."""
     with pytest.raises(CallerError, match=r"two callbacks are named '.*': their states would overwrite each other"):
-        stub(callbacks=[Counts(name) for name in named])
+        stub(callbacks=[Counts(name=name) for name in named])
 
 
 def test_one_callback_is_added_once_and_its_name_is_a_string() -> None:
@@ -228,7 +210,7 @@ def test_one_callback_is_added_once_and_its_name_is_a_string() -> None:
     with pytest.raises(CallerError, match="this Counts was added already: each callback hears a moment once"):
         stub(callbacks=[one, one])
     with pytest.raises(CallerError, match="callback_name of Counts must be a string, not 3"):
-        stub(callbacks=[Counts(3)])  # type: ignore[arg-type]
+        stub(callbacks=[Counts(name=3)])  # type: ignore[arg-type]
 
 
 class Keeps(Callback):

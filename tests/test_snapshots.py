@@ -40,7 +40,7 @@ from tachograph.states.errors import CallerError
 from tests.disks import Failing, Killing, KillingAfter, Recording, Strike, disk
 from tests.test_journal_support import in_child
 from tests.test_resume import Wider, crash_at, doctored, expect_same_end, flip, job, notices
-from tests.toys import Indexed, Run, equal, sides, stub
+from tests.toys import Counts, Indexed, Run, equal, sides, stub
 
 FULL, BROKEN = errno.ENOSPC, errno.EIO
 
@@ -624,22 +624,6 @@ def alive(run: Run) -> list[Any]:
         run.generators,
         [module.training for module in run.model.modules()],
     ]
-
-
-class Counts(Callback):
-    """Has a memory."""
-
-    def __init__(self) -> None:
-        self.n = 0
-
-    def on_train_batch_end(self, trainer: Any) -> None:
-        self.n += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"n": self.n}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.n = state["n"]
 
 
 def counted(run_dir: Path, **settings: Any) -> Run:

@@ -189,6 +189,31 @@ def equal(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> bool:
 # -- listeners ---------------------------------------------------------------------------------------------
 
 
+class Counts(Callback):
+    """Counts batches, from where it is told.
+
+    Args:
+        start: the first number.
+        name: what it calls itself; "" leaves it its class's name.
+    """
+
+    def __init__(self, start: int = 0, name: str = "") -> None:
+        self.n, self.name = start, name
+
+    @property
+    def callback_name(self) -> str:
+        return self.name or type(self).__name__
+
+    def on_train_batch_end(self, trainer: Any) -> None:
+        self.n += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"n": self.n}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.n = state["n"]
+
+
 def scribe(
     log: list[str], note: Callable[[str, Any, tuple[Any, ...]], str] | None = None, but: Sequence[str] = ()
 ) -> Callback:
