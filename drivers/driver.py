@@ -154,6 +154,9 @@ class Driver(abc.ABC):
     def scale_gradients(self, factor: float) -> None:
         """Multiply all gradients there are by a factor."""
 
+    def unscale(self) -> None:
+        """Divide the gradients by what a gradient scaler has multiplied them with, since somebody will look at them."""
+
     @abc.abstractmethod
     def optimizer_step(self) -> bool:
         """Take one step of all optimizers; False if it was skipped."""

@@ -30,6 +30,13 @@ class Precision:
     scaler: Any
 
 
+def unscale(scaler: Any, optimizers: Sequence[Any]) -> None:
+    """Unscale the gradients of all optimizers, but of those that somebody has unscaled in this window."""
+    for optimizer in optimizers if scaler.is_enabled() else ():
+        with contextlib.suppress(RuntimeError):  # it has been called already
+            scaler.unscale_(optimizer)
+
+
 def overflowed(scaler: Any, optimizers: Sequence[Any]) -> bool:
     """Unscale the gradients of all optimizers, unless somebody has, and say whether any of them overflowed.
 
@@ -37,9 +44,7 @@ def overflowed(scaler: Any, optimizers: Sequence[Any]) -> bool:
     """
     if not scaler.is_enabled():
         return False
-    for optimizer in optimizers:
-        with contextlib.suppress(RuntimeError):  # it has been called already
-            scaler.unscale_(optimizer)
+    unscale(scaler, optimizers)
     return any(found.item() for o in optimizers for found in scaler._found_inf_per_device(o).values())
 
 

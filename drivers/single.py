@@ -26,7 +26,7 @@ from .lengths import length_of
 from .loaders import BatchSource, EvaluationSource, check_loader, described, hash_ids, settings_of, source_of
 from .matching import matched
 from .measuring import LAG, Losses, read_scalar
-from .precision import choose_precision, overflowed
+from .precision import choose_precision, overflowed, unscale
 from .staging import Staging
 
 _LOOKUP = {"validate": ("validate_step", "test_step"), "test": ("test_step", "validate_step")}
@@ -230,6 +230,10 @@ class TorchDriver(Driver):
         if self._scaler is not None:
             loss = self._scaler.scale(loss)
         loss.backward()
+
+    def unscale(self) -> None:
+        if self._scaler is not None:
+            unscale(self._scaler, self.optimizers)
 
     def optimizer_step(self) -> bool:
         if self._scaler is None:

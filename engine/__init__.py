@@ -11,8 +11,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from . import callbacks as _callbacks
+
 if TYPE_CHECKING:
-    from .callbacks import Callback, Checkpoint, EarlyStopping, LRSchedule, NanGuard, Progress
+    from .callbacks import *  # noqa: F403 - they are listed there alone
     from .diff import Diverged, Divergence, diff
     from .engine import Engine
     from .evaluator import Evaluator
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 _HOMES = {
-    "callbacks": ("Callback", "Checkpoint", "EarlyStopping", "LRSchedule", "NanGuard", "Progress"),
+    **{f"callbacks.{file}": names for file, names in _callbacks.HOMES.items()},
     "diff": ("Diverged", "Divergence", "diff"),
     "engine": ("Engine",),
     "evaluator": ("Evaluator",),
@@ -37,11 +39,8 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Callback",
-    "Checkpoint",
     "Diverged",
     "Divergence",
-    "EarlyStopping",
     "Engine",
     "Evaluator",
     "Events",
@@ -49,13 +48,11 @@ __all__ = [
     "Filter",
     "Journal",
     "Keep",
-    "LRSchedule",
-    "NanGuard",
-    "Progress",
     "Trainer",
     "diff",
     "replay",
 ]
+__all__ += _callbacks.__all__
 
 
 class _Package(ModuleType):

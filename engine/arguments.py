@@ -13,8 +13,8 @@ from tachograph.drivers.matching import mapping_fn, needed
 from tachograph.states.errors import CallerError, nearest
 
 from .callbacks.callback import Callback
-from .callbacks.checkpoint import in_seconds
 from .callbacks.progress import Progress
+from .callbacks.snapshot_policy import in_seconds
 from .checks import as_callbacks
 from .events import Filter
 

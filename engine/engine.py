@@ -27,7 +27,7 @@ from tachograph.states.errors import CallerError
 from . import beginning, recording, resume, saving, sources
 from .beginning import Rest
 from .callbacks.callback import Callback
-from .callbacks.checkpoint import Checkpoint
+from .callbacks.snapshot_policy import SnapshotPolicy
 from .checks import Perform, as_callbacks, check_perform, check_snapshots
 from .journal import Journal, JournalWriteError, Position
 from .listeners import Listeners
@@ -113,7 +113,7 @@ class Engine:
         self.keep_snapshots, self.on_snapshot_fault = check_snapshots(
             keep_snapshots, on_snapshot_fault, self.trainer_state
         )
-        self._policy = Checkpoint(snapshot_every, self.keep_snapshots)
+        self._policy = SnapshotPolicy(snapshot_every, self.keep_snapshots)
         if driver is not None:
             driver.tell = lambda text: self.later(lambda: self._note(text))
         for callback in as_callbacks(callbacks):

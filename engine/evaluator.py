@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from typing import Any
 
 from tachograph.drivers import Driver, MatchFault, choose_driver
@@ -52,6 +52,8 @@ class Evaluator:
             `model_wo_auto_param_call`; `progress_bar`, `use_dist_sampler` and `output_from_new_proc` are accepted.
 
     Attributes:
+        within: what each evaluation runs in: functions that make a context manager, entered in their order. A callback
+            that evaluates other weights than those that are trained adds one.
         batch_ids: after an error, the sample ids of the batch that it struck; None where they aren't known.
 
     Raises:
@@ -96,6 +98,7 @@ class Evaluator:
         self._evaluate = self.driver.evaluate_fn(self.model, settings["evaluate_fn"] or mode)
         self._updates = {name: _update_of(name, metric) for name, metric in self.metrics.items()}
         self.batch_ids: Any = None
+        self.within: list[Callable[[], AbstractContextManager[Any]]] = []
         self.before_batch: Callable[[Any], None] | None = None
         self.after_batch: Callable[[], None] | None = None
 
@@ -124,9 +127,7 @@ class Evaluator:
         assert results is not None
         return results
 
-    def run_until(
-        self, interrupted: Callable[[], bool], num_eval_batch_per_dl: int = -1
-    ) -> dict[str, Any] | None:
+    def run_until(self, interrupted: Callable[[], bool], num_eval_batch_per_dl: int = -1) -> dict[str, Any] | None:
         """Evaluate as `run` does, but give up when asked to.
 
         Args:
@@ -140,7 +141,13 @@ class Evaluator:
             raise CallerError(f"num_eval_batch_per_dl must be -1 (all) or > 0, not {num_eval_batch_per_dl!r}")
         results: dict[str, Any] = {}
         self.batch_ids = None
-        with self.driver.forked(), self.driver.evaluating(self.model, self._eval_mode):
+        with ExitStack() as stack:
+            for entered in (
+                self.driver.forked,
+                lambda: self.driver.evaluating(self.model, self._eval_mode),
+                *self.within,
+            ):
+                stack.enter_context(entered())
             self._reset()
             for name, loader in self.dataloaders.items():
                 if not self._over(name, loader, num_eval_batch_per_dl, interrupted):

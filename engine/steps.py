@@ -7,7 +7,7 @@ window, what was skipped, and what is measured. Everything with tensors is the d
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -109,6 +109,7 @@ class Steps:
         inside, driver = self.listeners.inside, self.driver
         left_out = False
         if "on_before_optimizer_step" in inside:
+            driver.unscale()  # type: ignore[union-attr]
             self._leave_out = False
             self._hear_inside("on_before_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
             left_out, self._leave_out = bool(self._leave_out), None
@@ -142,6 +143,27 @@ class Steps:
         driver.zero_grad()  # type: ignore[union-attr]
         if "on_after_zero_grad" in inside:
             self._hear_inside("on_after_zero_grad", driver.optimizers)  # type: ignore[union-attr]
+
+    def log(self, values: Mapping[str, Any] | None = None, **more: Any) -> None:
+        """Hand values to the loggers, for the update in work or, between two batches, the last one.
+
+        They are read where somebody listens to `on_log`, and only there: a tensor on an accelerator is waited for. The
+        journal doesn't keep them, so they may differ between equal runs (a rate, a temperature).
+
+        Args:
+            values: name -> number, or tensor of one element.
+            more: the same, as keyword arguments.
+
+        Raises:
+            CallerError: a name isn't a string, or a value no number.
+        """
+        if "on_log" not in self.listeners.inside:
+            return
+        plain = self.driver.plain({**(values or {}), **more})  # type: ignore[union-attr]
+        for name, value in plain.items():
+            if not isinstance(name, str) or not isinstance(value, (int, float)):
+                raise CallerError(f"log takes name -> number, not {name!r}: {value!r}")
+        self._hear_inside("on_log", plain)
 
     def move_data_to_device(self, batch: Any) -> Any:
         """Move a batch to the device."""

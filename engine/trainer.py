@@ -6,7 +6,6 @@ the settings. What is counted, decided and recorded is the machine's and the eng
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,11 +20,9 @@ from tachograph.states import (
     Event,
     Exhausted,
     Fetched,
-    SanityChecked,
     Started,
     Stopped,
     TrainerState,
-    Validated,
     maker,
     training_machine,
 )
@@ -35,21 +32,22 @@ from tachograph.states.step import TAILS, window_size
 
 from . import arguments, describing, recording
 from .engine import Engine
+from .evaluating import Evaluations
 from .evaluator import Evaluator
 from .legality import STEP, Check
 from .limits import Limits
 from .losses import short
 from .marked import OnDescriptor, hand_out, marked_for
+from .models import Models
 from .steps import Steps
 from .user_state import State
 
 _OUTSIDE_AN_EPOCH = ("init", "sanity_check", "epoch_begin", "epoch_end")
-_IN_A_VALIDATION = ("on_validate_batch_begin", "on_validate_batch_end")
 
 _fetched = maker(Fetched, "ids")
 
 
-class Trainer(Steps, Engine):
+class Trainer(Steps, Evaluations, Models, Engine):
     """Trains a model.
 
     Args:
@@ -277,38 +275,6 @@ class Trainer(Steps, Engine):
         """Subscribe a function, as `on` does; the reference trainer's name for it."""
         return self.listeners.add(event, fn)
 
-    def validate(self, num_eval_batch_per_dl: int = -1) -> dict[str, Any]:
-        """Run the evaluator by hand; training doesn't notice, and no transition is recorded.
-
-        Raises:
-            CallerError: this trainer has no metrics.
-        """
-        if self.evaluator is None:
-            raise CallerError("this trainer has nothing to validate: give it metrics and validate_dataloaders")
-        return self.evaluator.run(num_eval_batch_per_dl)
-
-    def save_model(self, target: Any) -> None:
-        """Write the model's weights, to be read with `load_model` or plain `torch.load(weights_only=True)`.
-
-        Args:
-            target: a path, written whole or not at all; or an open binary file.
-        """
-        self._hear_inside("on_save_model")
-        self.driver.save_model(target)  # type: ignore[union-attr]
-
-    def load_model(self, source: Any) -> None:
-        """Load weights that `save_model` wrote.
-
-        Args:
-            source: a path or an open binary file.
-
-        Raises:
-            FileNotFoundError: there is nothing at that path.
-            RestoreFault: it doesn't fit the model; nothing was changed.
-        """
-        self._hear_inside("on_load_model")
-        self.driver.load_model(source)  # type: ignore[union-attr]
-
     @property
     def n_batches(self) -> int | None:
         """The limit in batches, over all runs; None means that `n_epochs` is the limit. May be set between runs."""
@@ -331,10 +297,6 @@ class Trainer(Steps, Engine):
 
     def _init(self, state: TrainerState) -> Event:
         return Started(sanity_check=self._sanity != 0)
-
-    def _sanity_check(self, state: TrainerState) -> Event:
-        results = self._evaluated(self._sanity)
-        return self.give_up() if results is None else SanityChecked(results=results)
 
     def _epoch_begin(self, state: TrainerState) -> Event:
         driver, reached = self.driver, self._limits.reached(state)
@@ -397,21 +359,6 @@ class Trainer(Steps, Engine):
         every = self._validate_every
         due = self.evaluator is not None and type(every) is tuple and due_at_epoch_end(every, state)
         return Exhausted(validate_due=due)
-
-    def _validate(self, state: TrainerState) -> Event:
-        results = self._evaluated(self._num_eval)
-        return self.give_up() if results is None else Validated(results=results)
-
-    def _evaluated(self, batches: int) -> dict[str, Any] | None:
-        """Evaluate; None if a signal came in between: then listeners have forgotten what they heard of it."""
-        assert self.evaluator is not None
-        listening = any(name in self.listeners.inside for name in _IN_A_VALIDATION)
-        memory = copy.deepcopy((self.listeners.state_dict(self), self._user_state())) if listening else None
-        results = self.evaluator.run_until(self.interrupted, batches)
-        if results is None and memory is not None:
-            self.listeners.load_state_dict(memory[0], self)
-            self._take_user_state(memory[1])
-        return results
 
     def _epoch_end(self, state: TrainerState) -> Event:
         self.trainer_state = self._with_limits(state)  # an epoch may have been of another length than was known
@@ -524,44 +471,6 @@ class Trainer(Steps, Engine):
         if ids is None and self.evaluator is not None and self.trainer_state.state in ("sanity_check", "validate"):
             ids = self.evaluator.batch_ids
         return failed if ids is None else attrs.evolve(failed, ids=short(ids))
-
-    # -- building ------------------------------------------------------------------------------------------
-
-    def _evaluator(
-        self,
-        driver: Driver,
-        model: Any,
-        loaders: Any,
-        metrics: Any,
-        step_fn: Any,
-        mode: str,
-        input_mapping: Any,
-        output_mapping: Any,
-        given: dict[str, Any],
-    ) -> Evaluator | None:
-        if mode not in ("validate", "test"):
-            raise CallerError(f"validate_mode must be 'validate' or 'test', not {mode!r}")
-        if metrics is None:
-            return None
-        evaluator = Evaluator(
-            model,
-            loaders,
-            metrics,
-            driver,
-            batch_step_fn=None
-            if step_fn is None
-            else arguments.step_fn(step_fn, "validate_batch_step_fn", "evaluator"),
-            mode=mode,
-            input_mapping=arguments.one_mapping("input", input_mapping, given["evaluate_input_mapping"]),
-            output_mapping=arguments.one_mapping("output", output_mapping, given["evaluate_output_mapping"]),
-            verbose=0,
-            evaluate_fn=given["evaluate_fn"],
-            model_use_eval_mode=given["model_use_eval_mode"],
-            model_wo_auto_param_call=given["model_wo_auto_param_call"],
-        )
-        evaluator.before_batch = lambda batch: self._hear_inside("on_validate_batch_begin", batch)
-        evaluator.after_batch = lambda: self._hear_inside("on_validate_batch_end")
-        return evaluator
 
 
 def _mirror(name: str) -> property:

@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler as schedules
 from torch.utils.data import DataLoader
 
 from tachograph.drivers import StubDriver
-from tachograph.engine import Callback, Checkpoint, EarlyStopping, Events, Journal, LRSchedule, Progress, Trainer
+from tachograph.engine import Callback, EarlyStopping, Events, Journal, LRSchedule, Progress, SnapshotPolicy, Trainer
 from tachograph.engine.callbacks.monitor import Monitor
 from tachograph.engine.world import World
 from tachograph.states import Stepped
@@ -514,7 +514,7 @@ def test_a_schedule_of_somebody_else_s_optimizer_is_refused() -> None:
         Run(callbacks=lambda run: LRSchedule(schedules.StepLR(other, 1)))
 
 
-# -- Checkpoint --------------------------------------------------------------------------------------------
+# -- SnapshotPolicy --------------------------------------------------------------------------------------------
 
 
 def saved(run_dir: Path, **settings: Any) -> list[int]:
@@ -558,7 +558,7 @@ def test_a_snapshot_by_time_is_due_when_the_world_says_so(run_dir: Path) -> None
 
 def test_a_checkpoint_of_the_user_s_asks_beside_the_trainer_s(run_dir: Path) -> None:
     """C4: two policies, and one snapshot where they agree."""
-    assert saved(run_dir, callbacks=[Checkpoint(4), Checkpoint("epoch")]) == [*EPOCH_ENDS, BATCH_ENDS[3], LAST]
+    assert saved(run_dir, callbacks=[SnapshotPolicy(4), SnapshotPolicy("epoch")]) == [*EPOCH_ENDS, BATCH_ENDS[3], LAST]
 
 
 def test_nothing_is_saved_at_the_first_state_and_nothing_without_a_driver_or_a_place(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ import torch
 
 from tachograph.drivers import RestoreFault, StubDriver, generators
 from tachograph.drivers.staging import Staging
-from tachograph.engine import Callback, Checkpoint, EarlyStopping, Events, Journal, LRSchedule, Progress, Trainer
+from tachograph.engine import Callback, EarlyStopping, Events, Journal, LRSchedule, Progress, SnapshotPolicy, Trainer
 from tachograph.engine.journal import JournalWriteError
 from tachograph.engine.snapshots import (
     SnapshotFault,
@@ -873,7 +873,7 @@ def spread() -> list[float]:
 
 def built_ins(run: Run) -> list[Any]:
     made = {
-        "Checkpoint": lambda: Checkpoint(3),
+        "SnapshotPolicy": lambda: SnapshotPolicy(3),
         "EarlyStopping": lambda: EarlyStopping("loss", larger_better=False),
         "LRSchedule": lambda: LRSchedule(torch.optim.lr_scheduler.OneCycleLR(run.optimizer, 0.1, total_steps=99)),
         "Progress": lambda: Progress("plain"),

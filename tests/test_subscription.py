@@ -61,6 +61,7 @@ on_skipped_optimizer_step(optimizers)
 on_stop(reason)
 on_after_snapshot(path)
 on_after_resume(report)
+on_log(values)
 on_notice(text)"""
     )
     assert ALIASES == {

@@ -149,6 +149,9 @@ class Callback:
     def on_after_resume(self, trainer: Any, report: Any) -> None:
         """Hear that the run stands where a snapshot was taken; `report` says where and what follows."""
 
+    def on_log(self, trainer: Any, values: dict[str, Any]) -> None:
+        """Hear values for loggers, by their names: numbers that `trainer.log` was given."""
+
     def on_notice(self, trainer: Any, text: str) -> None:
         """Hear that the run has a sentence for a person."""
 

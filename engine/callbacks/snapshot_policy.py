@@ -1,4 +1,4 @@
-"""`Checkpoint`: says when a snapshot is due. The engine takes it after everybody has heard the transition."""
+"""`SnapshotPolicy`: says when a snapshot is due. The engine takes it after everybody has heard the transition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .callback import Callback
 _UNITS = {"s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 
 
-class Checkpoint(Callback):
+class SnapshotPolicy(Callback):
     """Asks for snapshots by a policy. `Trainer(snapshot_every=...)` makes one.
 
     Args:

@@ -1,0 +1,106 @@
+"""What a trainer does with its evaluator: the sanity check, the validations of a run, and those made by hand.
+
+`Evaluations` is the part of `Trainer` that knows when a model is evaluated and who is told; how it's done is the
+`Evaluator`'s.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from tachograph.drivers import Driver
+from tachograph.states import Event, SanityChecked, TrainerState, Validated
+from tachograph.states.errors import CallerError
+
+from . import arguments
+from .evaluator import Evaluator
+from .listeners import Listeners
+
+_IN_A_VALIDATION = ("on_validate_batch_begin", "on_validate_batch_end")
+
+
+class Evaluations:
+    """Evaluates a trainer's model.
+
+    Attributes:
+        evaluator: what validates; None without metrics.
+    """
+
+    # what the other parts of a trainer bring
+    listeners: Listeners
+    interrupted: Callable[[], bool]
+    give_up: Callable[[], Event]
+    _hear_inside: Callable[..., None]
+    _user_state: Callable[[], dict[str, Any]]
+    _take_user_state: Callable[[dict[str, Any]], None]
+
+    evaluator: Evaluator | None = None
+    _sanity: int = 0
+    _num_eval: int = -1
+
+    def validate(self, num_eval_batch_per_dl: int = -1) -> dict[str, Any]:
+        """Run the evaluator by hand; training doesn't notice, and no transition is recorded.
+
+        Raises:
+            CallerError: this trainer has no metrics.
+        """
+        if self.evaluator is None:
+            raise CallerError("this trainer has nothing to validate: give it metrics and validate_dataloaders")
+        return self.evaluator.run(num_eval_batch_per_dl)
+
+    def _sanity_check(self, state: TrainerState) -> Event:
+        results = self._evaluated(self._sanity)
+        return self.give_up() if results is None else SanityChecked(results=results)
+
+    def _validate(self, state: TrainerState) -> Event:
+        results = self._evaluated(self._num_eval)
+        return self.give_up() if results is None else Validated(results=results)
+
+    def _evaluated(self, batches: int) -> dict[str, Any] | None:
+        """Evaluate; None if a signal came in between: then listeners have forgotten what they heard of it."""
+        assert self.evaluator is not None
+        listening = any(name in self.listeners.inside for name in _IN_A_VALIDATION)
+        memory = copy.deepcopy((self.listeners.state_dict(self), self._user_state())) if listening else None
+        results = self.evaluator.run_until(self.interrupted, batches)
+        if results is None and memory is not None:
+            self.listeners.load_state_dict(memory[0], self)
+            self._take_user_state(memory[1])
+        return results
+
+    def _evaluator(
+        self,
+        driver: Driver,
+        model: Any,
+        loaders: Any,
+        metrics: Any,
+        step_fn: Any,
+        mode: str,
+        input_mapping: Any,
+        output_mapping: Any,
+        given: dict[str, Any],
+    ) -> Evaluator | None:
+        if mode not in ("validate", "test"):
+            raise CallerError(f"validate_mode must be 'validate' or 'test', not {mode!r}")
+        if metrics is None:
+            return None
+        evaluator = Evaluator(
+            model,
+            loaders,
+            metrics,
+            driver,
+            batch_step_fn=None
+            if step_fn is None
+            else arguments.step_fn(step_fn, "validate_batch_step_fn", "evaluator"),
+            mode=mode,
+            input_mapping=arguments.one_mapping("input", input_mapping, given["evaluate_input_mapping"]),
+            output_mapping=arguments.one_mapping("output", output_mapping, given["evaluate_output_mapping"]),
+            verbose=0,
+            evaluate_fn=given["evaluate_fn"],
+            model_use_eval_mode=given["model_use_eval_mode"],
+            model_wo_auto_param_call=given["model_wo_auto_param_call"],
+        )
+        evaluator.before_batch = lambda batch: self._hear_inside("on_validate_batch_begin", batch)
+        evaluator.after_batch = lambda: self._hear_inside("on_validate_batch_end")
+        return evaluator
