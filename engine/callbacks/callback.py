@@ -150,7 +150,7 @@ class Callback:
         """Hear that the run stands where a snapshot was taken; `report` says where and what follows."""
 
     def on_log(self, trainer: Any, values: dict[str, Any]) -> None:
-        """Hear that there are values for loggers: `values` are the numbers that `trainer.log` was given, by their names."""
+        """Hear that there are values for loggers: `values` holds the numbers that `trainer.log` was given, by name."""
 
     def on_notice(self, trainer: Any, text: str) -> None:
         """Hear that the run has a sentence for a person."""
