@@ -40,7 +40,7 @@ NAN = float("nan")
     ],
 )
 def test_a_monitor_is_a_key_its_first_parts_or_a_function(name: Any, results: Any, value: Any) -> None:
-    """MO1-MO3."""
+    """MO1, MO2, MO3."""
     assert Monitor(name).value(results) == value
 
 
@@ -608,7 +608,7 @@ def test_two_callbacks_that_give_themselves_one_name_are_refused() -> None:
 
 
 def test_a_callback_may_keep_its_memory_by_the_reference_trainer_s_methods(run_dir: Path) -> None:
-    """A3 15 and 16: the second is called with what the first returned, and not where nothing was saved."""
+    """E15, E16: the second is called with what the first returned, and not where nothing was saved."""
 
     class Old(Callback):
         def __init__(self, state: dict[str, Any]) -> None:

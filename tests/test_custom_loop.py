@@ -1,4 +1,4 @@
-"""A loop of the user's own in place of fetch and step (A8: C2, C3, C4, C5)."""
+"""A loop of the user's own in place of fetch and step."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def trainer_with(loop: Any, **settings: Any) -> Trainer:
 
 
 def test_a_whole_loop_trains_as_the_built_in_one_and_nothing_is_warned_of() -> None:
+    """A8.C2, A8.C4, B7, N2: the epoch's counter is 0 afterwards, since a new epoch begins, and that is no fault."""
     trainer = trainer_with(Whole(), accumulation_steps=1)
     heard: list[int] = []
     trainer.on("on_train_batch_end", lambda trainer: heard.append(trainer.global_forward_batches))
@@ -56,6 +57,7 @@ def test_a_whole_loop_trains_as_the_built_in_one_and_nothing_is_warned_of() -> N
 
 
 def test_what_a_loop_leaves_out_is_named_once_if_somebody_listens() -> None:
+    """A8.C2, A8.C4."""
     trainer = trainer_with(Lazy())
     trainer.on("on_before_backward", lambda trainer, outputs: None)
     trainer.on("on_before_zero_grad", lambda trainer, optimizers: None)
@@ -69,10 +71,12 @@ def test_what_a_loop_leaves_out_is_named_once_if_somebody_listens() -> None:
 
 
 def test_a_loop_without_run_is_refused() -> None:
+    """A8.C2."""
     with pytest.raises(ValueError, match=r"must have run\(trainer, train_dataloader\)"):
         trainer_with(object())
 
 
 def test_a_step_beside_a_loop_is_said_to_be_unused() -> None:
+    """A8.C3."""
     with pytest.warns(UserWarning, match="batch_step_fn isn't called"):
         trainer_with(Whole(), batch_step_fn=lambda trainer, batch: None)

@@ -24,6 +24,7 @@ from tachograph.engine.callbacks.callback import MOMENTS
 from tachograph.engine.events import hangs_on
 from tachograph.states import Row, training_machine, training_rows
 from tachograph.states.table import ANY
+from tests import features
 from tests.test_house import MODULES
 
 ROOT = Path(__file__).parent.parent
@@ -187,6 +188,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "the loop": the_loop,
     "the moments": table_of_moments,
     "the moments on transitions": moments_on_transitions,
+    "the features": features.table,
 }
 
 

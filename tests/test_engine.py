@@ -399,7 +399,7 @@ def strike(error: BaseException, at: int = 2) -> dict[str, Callable[[StubDriver]
     "error", [ValueError("x"), KeyboardInterrupt(), SystemExit(3), StopIteration("y"), GeneratorExit()]
 )
 def test_an_error_of_a_state_s_work_is_committed_and_raised_as_it_is(run_dir: Path, error: BaseException) -> None:
-    """R11, R34, B23: StopIteration from user code is an error like any other."""
+    """A2.R11, R34, B23: StopIteration from user code is an error like any other."""
     trainer = stub([1, 2, 3], StubDriver(on=strike(error)), run_dir=run_dir)
     heard: list[BaseException] = []
     trainer.on(Events.on_exception, lambda trainer, exception: heard.append(exception))

@@ -217,7 +217,7 @@ def strike(trainer: Any, place: str, error: BaseException) -> None:
 def test_an_error_is_raised_as_it_is_recorded_and_heard_once(
     run_dir: Path, place: str, kind: Callable[[], BaseException]
 ) -> None:
-    """R11, R25, R34, R59, B23: of any kind, in the user's code or in ours."""
+    """A2.R11, R25, R34, R59, B23: of any kind, in the user's code or in ours."""
     error, state = kind(), PLACES[place][2]
     trainer = build(run_dir)
     strike(trainer, place, error)

@@ -42,7 +42,7 @@ def calls(thin: Filter) -> list[int]:
     ],
 )
 def test_a_filter_counts_from_one_and_lets_through_what_it_says(condition: dict[str, Any], through: list[int]) -> None:
-    """F1-F4, C3."""
+    """F1, F2, F3, F4, C3."""
     thin = Filter(**condition)
     assert calls(thin) == through
     assert (thin.num_called, thin.num_executed) == (12, len(through))
@@ -82,7 +82,7 @@ def test_a_filter_takes_one_condition(several: dict[str, Any]) -> None:
     ],
 )
 def test_a_condition_of_the_wrong_kind_is_refused_by_its_name(condition: dict[str, Any], said: str) -> None:
-    """F2-F4."""
+    """F2, F3, F4."""
     with pytest.raises(CallerError, match=said) as caught:
         Filter(**condition)
     assert isinstance(caught.value, TypeError)

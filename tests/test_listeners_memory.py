@@ -118,7 +118,7 @@ def test_every_filter_of_every_kind_fires_somewhere_in_the_straight_run(straight
 def test_resumed_after_any_transition_every_filter_fires_where_the_straight_run_s_does(
     tmp_path: Path, straight: list[Any]
 ) -> None:
-    """B6, F7, R56: every moment with every kind of filter; the counts are the run's, not the process's."""
+    """B5, F7, R56: every moment with every kind of filter; the counts are the run's, not the process's."""
     for stop in range(1, straight[0][0]):
         run_dir = tmp_path / str(stop)
         first, before = listening(run_dir, group(stop))
@@ -168,7 +168,7 @@ deaths = {
 @settings(max_examples=8, deadline=None)
 @given(**deaths)
 def test_a_run_that_dies_again_and_again_fires_its_filters_as_the_straight_run_does(**how: Any) -> None:
-    """B6: deaths inside a step, resumed from an older snapshot; what is done again is heard again."""
+    """B5: deaths inside a step, resumed from an older snapshot; what is done again is heard again."""
     expect_the_same_calls(**how)
 
 

@@ -120,7 +120,7 @@ def test_the_order_of_an_epoch_is_a_pure_function_of_the_seed_and_the_epoch(name
 
 @each_sampler
 def test_an_epoch_hands_out_its_order_and_no_global_generator_moves(name: str) -> None:
-    """R29, R16."""
+    """R29."""
     torch.manual_seed(1)
     before = generators.capture()
     for epoch in (0, 5):
@@ -234,7 +234,7 @@ def saved(state: dict[str, Any]) -> Any:
 
 @each_sampler
 def test_a_state_taken_anywhere_goes_on_there_in_a_new_sampler_and_in_the_same_one(name: str) -> None:
-    """SA1-SA6, R09, R19, R26: the rest of the epoch, then whole ones."""
+    """SA1, SA2, SA3, SA4, SA5, SA6, R09, R19, R26: the rest of the epoch, then whole ones."""
     whole, following = list(at(name, 1)), list(at(name, 2))
     for done in range(len(whole) + 1):
         sampler = at(name, 1)

@@ -71,7 +71,7 @@ def trained(run_dir: Path, loader: DataLoader[Any], n_batches: int = -1, **setti
 def test_a_resumed_run_sees_the_batches_of_the_straight_one_wherever_it_was_stopped(
     tmp_path: Path, name: str, workers: int, every: int
 ) -> None:
-    """SA1-SA6, B8, B10, R01, R04: not one batch twice, not one missing, and the same chain."""
+    """SA1, SA2, SA3, SA4, SA5, SA6, B8, B10, R01, R04: not one batch twice, not one missing, and the same chain."""
     straight = trained(tmp_path / "straight", loader_over(SAMPLERS[name]()))
     expected = SAMPLERS[name]()
     epochs = [flat(expected) for _ in range(EPOCHS)]

@@ -346,7 +346,7 @@ def test_a_number_that_is_no_signal_s_is_refused() -> None:
 
 
 def test_ctrl_c_returns_the_state_where_that_is_asked_for(jobs: Server, run_dir: Path, straight: Any) -> None:
-    """R10, R25: the script goes on, and is told."""
+    """A2.R10, R25: the script goes on, and is told."""
     ended = jobs.start(run_dir, "a step", catch=True).stands().strike("SIGINT").ends()
     assert (ended.status, ended.out) == (0, "the script goes on: exception KeyboardInterrupt\n"), ended.error
     expect_told(run_dir, "SIGINT")
@@ -358,7 +358,7 @@ def test_ctrl_c_returns_the_state_where_that_is_asked_for(jobs: Server, run_dir:
 def test_ctrl_c_returns_the_state_in_a_notebook_unless_that_is_unwanted(
     monkeypatch: pytest.MonkeyPatch, run_dir: Path, prompt: str, asked: bool | None
 ) -> None:
-    """R10, R25."""
+    """A2.R10, R25."""
     if prompt == "ps1":
         monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     else:

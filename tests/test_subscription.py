@@ -29,7 +29,7 @@ def no_marks() -> Iterator[None]:
 
 
 def test_the_moments_and_what_they_give_are_these() -> None:
-    """A3: the reference trainer's 24, under both of their names, and ours."""
+    """E19, E21, E22, E23: the reference trainer's 24, under both of their names, and ours."""
     assert (
         "\n".join(f"{name}({', '.join(given)})" for name, given in MOMENTS.items())
         == """\
@@ -155,9 +155,10 @@ done         12 1 0 2 on_train_end()
 
 @pytest.mark.parametrize(("every", "rest"), [(2, BY_STEP), (-1, BY_EPOCH)])
 def test_a_run_is_heard_in_this_order_with_these_counters_and_arguments(every: int, rest: str) -> None:
-    """A3, R4-R9, L1-L7: columns are the committed state, seq, epoch, batch in epoch, optimizer steps.
+    """A2.R4, A2.R8, A2.R9, L1, L2, L4, L5, L6, L7, E1, E2, E3, E4, E5, E6, E7, E8, E9, E10, E11.
 
-    An epoch's validation comes before its end, so that `on_train_epoch_end` sees its results.
+    E17, E18, E19, E20, E21, E22, E23, E24. Columns are the committed state, seq, epoch, batch in epoch, optimizer
+    steps. An epoch's validation comes before its end, so that `on_train_epoch_end` sees its results.
     """
     log: list[str] = []
     trainer = Trainer(
@@ -190,7 +191,7 @@ def test_begins_and_ends_pair_over_an_epoch_of_n_batches_and_its_exhaustion() ->
 
 
 def test_an_error_is_heard_once_before_the_end_of_training() -> None:
-    """R9, R11: the ends are heard after an error too, and the error is handed over as it is."""
+    """A2.R9, A2.R11, E5, E12: the ends are heard after an error too, and the error is handed over as it is."""
     log: list[str] = []
     heard: list[BaseException] = []
 
@@ -615,7 +616,7 @@ def test_a_listener_may_subscribe_another_while_it_is_called() -> None:
 
 
 def test_a_moment_is_heard_if_it_is_overridden_however_it_was_written() -> None:
-    """S6, B6: no source text is looked at."""
+    """S6, B6, N3: no source text is looked at."""
     space: dict[str, Any] = {"Callback": Callback, "log": []}
     exec(
         "class Typed(Callback):\n"
@@ -636,7 +637,7 @@ def test_a_moment_is_heard_if_it_is_overridden_however_it_was_written() -> None:
 
 
 def test_a_callback_may_override_a_moment_under_its_later_name() -> None:
-    """A3: 19, 21-24."""
+    """E19, E21, E22, E23."""
 
     class Later(Callback):
         def __init__(self) -> None:

@@ -350,7 +350,10 @@ CASES = [(name, value, said) for name, cases in WRONG.items() for value, said in
 def test_an_argument_that_cannot_be_used_is_refused_in_one_clear_sentence(
     run_dir: Path, name: str, value: Any, said: str
 ) -> None:
-    """T1-T18, B1; R62: an empty loader is named; both a ValueError and a TypeError, and nothing was written."""
+    """T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13, T14, T16, T17, B1, R62.
+
+    Both a ValueError and a TypeError, and nothing was written.
+    """
     changes: dict[str, Any] = {name: value, "run_dir": run_dir}
     if name == "optimizers":
         changes[name] = (lambda: value) if not isinstance(value, type) else value
@@ -414,7 +417,7 @@ def test_an_argument_of_run_that_cannot_be_used_is_refused(run_dir: Path, argume
 
 
 def test_resuming_from_nothing_is_refused() -> None:
-    """R3."""
+    """A2.R3."""
     with pytest.raises(FileNotFoundError, match="resume_from: there is nothing at /nowhere"):
         stub([1]).run(resume_from="/nowhere")
     with pytest.raises(

@@ -27,7 +27,7 @@ from tests.toys import Indexed, Regression, Run, Sum, equal, scribe, stub
 
 
 def test_a_trainer_ends_with_the_bits_of_a_loop_written_by_hand(run_dir: Path) -> None:
-    """L4-L7: dropout, Adam, three epochs; the journal, its snapshots and its listeners change nothing."""
+    """L4, L5: dropout, Adam, three epochs; the journal, its snapshots and its listeners change nothing."""
     run = Run(n=6, noise=False, loader={"shuffle": False}, n_epochs=3, run_dir=run_dir, callbacks=lambda _: scribe([]))
     torch.manual_seed(7)
     model, data = Regression(), Indexed(6)
@@ -93,7 +93,7 @@ def test_nothing_is_trained_where_there_is_nothing_to_train() -> None:
 
 
 def test_fewer_batches_of_an_epoch_may_be_used_and_more_than_there_are_are_all() -> None:
-    """R5, R6, C6."""
+    """A2.R5, A2.R6, A8.C6."""
     for asked, used in ((2, 2), (5, 3), (-1, 3)):
         trainer = stub([1, 2, 3], n_epochs=2)
         end = trainer.run(num_train_batch_per_epoch=asked)
@@ -134,7 +134,7 @@ def test_a_limit_in_batches_is_kept_although_a_loader_is_wrong_about_its_length(
 
 
 def test_a_second_run_with_no_further_limit_trains_nothing_and_says_so() -> None:
-    """R12."""
+    """A2.R12."""
     log: list[str] = []
     trainer = stub([1, 2], callbacks=scribe(log))
     end = trainer.run()
@@ -145,7 +145,7 @@ def test_a_second_run_with_no_further_limit_trains_nothing_and_says_so() -> None
 
 
 def test_a_second_run_with_a_higher_limit_goes_on() -> None:
-    """C1, R37."""
+    """C1, R37, A2.R12."""
     trainer = stub([1, 2])
     trainer.run()
     trainer.n_epochs = 3
@@ -168,7 +168,7 @@ def interrupted(**settings: Any) -> tuple[Trainer, KeyboardInterrupt]:
 
 
 def test_ctrl_c_is_raised_by_default_and_heard_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R10, R25."""
+    """A2.R10, R25."""
     monkeypatch.delattr(sys, "ps1", raising=False)
     for asked in ({}, {"catch_KeyboardInterrupt": False}, {"catch_KeyboardInterrupt": None}):
         trainer, error = interrupted()
@@ -182,7 +182,7 @@ def test_ctrl_c_is_raised_by_default_and_heard_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_ctrl_c_is_swallowed_where_that_is_asked_for_and_in_a_repl(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R10: the returned state says what happened."""
+    """A2.R10: the returned state says what happened."""
     trainer, _ = interrupted()
     assert trainer.run(catch_KeyboardInterrupt=True).state == "exception"
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
@@ -236,7 +236,7 @@ def test_the_batch_in_hand_is_the_trainer_s_between_its_fetch_and_the_end_of_its
 
 
 def test_batches_outputs_and_graphs_are_released_after_their_step() -> None:
-    """D: none is kept alive past its step."""
+    """N10: none is kept alive past its step."""
     alive: list[weakref.ref[Any]] = []
     left: list[int] = []
     run = Run(n=6, n_epochs=1)
@@ -256,7 +256,7 @@ def test_batches_outputs_and_graphs_are_released_after_their_step() -> None:
 
 
 def test_a_sampler_is_told_the_epoch() -> None:
-    """R8."""
+    """A2.R8."""
 
     class Told(SequentialSampler):
         epochs: list[int] = []
@@ -406,7 +406,7 @@ def test_a_batch_that_lacks_what_the_model_needs_is_told_by_name() -> None:
 
 
 def test_a_model_is_trained_in_training_mode_whatever_mode_it_came_in() -> None:
-    """R8."""
+    """A2.R8."""
     run, modes = Run(n_epochs=2, n=4), []
     run.model.eval()
     run.model.register_forward_pre_hook(lambda module, args: modes.append(module.training and module.dropout.training))
@@ -593,7 +593,7 @@ def test_moments_of_the_update_are_heard_at_the_end_of_a_window_only() -> None:
 
 
 def test_gradients_that_lie_around_are_cleared_before_training_begins() -> None:
-    """R7."""
+    """A2.R7."""
     model = Line()
     model.w.grad = torch.tensor([1000.0])
     trainer = line(values(3), model)
@@ -750,7 +750,7 @@ def test_validations_are_done_as_often_as_is_asked(every: Any, after: list[int])
 
 
 def test_an_epoch_s_validation_comes_before_the_epoch_is_counted_and_a_step_s_after_its_batch() -> None:
-    """R8, L6."""
+    """A2.R8, L6."""
     assert validations(validate_every=-1) == [(5, 0), (10, 1), (15, 2)]
     assert validations(validate_every=5) == [(5, 0), (10, 1), (15, 2)]
 
@@ -794,7 +794,7 @@ def test_results_are_in_the_state_and_in_the_record_and_a_new_validation_replace
 
 @pytest.mark.parametrize(("asked", "n"), [(-1, 3), (1, 1), (2, 2), (9, 3)])
 def test_a_part_of_each_validation_loader_may_be_used(asked: int, n: int) -> None:
-    """R2, R4."""
+    """A2.R2, A2.R4."""
     seen: dict[str, Any] = {}
     trainer = stub([1], n_epochs=1, metrics={"m": Sum()}, validate_dataloaders=[1, 2, 3])
     trainer.on(Events.on_validate_end, lambda t, results: seen.update(validation=results["n#m"]))
@@ -804,7 +804,7 @@ def test_a_part_of_each_validation_loader_may_be_used(asked: int, n: int) -> Non
 
 
 def test_the_sanity_check_can_be_left_out_and_its_results_count_for_nothing() -> None:
-    """R4, MO6."""
+    """A2.R4, MO6."""
     log: list[str] = []
     trainer = stub([1], n_epochs=1, metrics={"m": Sum()}, validate_dataloaders=[1], callbacks=scribe(log))
     trainer.run(num_eval_sanity_batch=0)
@@ -848,7 +848,7 @@ def whole(trainer: Any, batch: Any) -> None:
 
 @pytest.mark.parametrize("steps", [1, 4])
 def test_a_custom_step_made_of_the_helpers_is_the_default_step(tmp_path: Path, steps: int) -> None:
-    """T8, C4, C5, B7: and nothing is warned of where nothing is missing."""
+    """T8, A8.C4, A8.C5, B7, N2: and nothing is warned of where nothing is missing."""
     default = Run(run_dir=tmp_path / "default", accumulation_steps=steps)
     custom = Run(
         run_dir=tmp_path / "custom", accumulation_steps=steps, batch_step_fn=whole, callbacks=lambda _: scribe([])
@@ -862,7 +862,7 @@ def test_a_custom_step_made_of_the_helpers_is_the_default_step(tmp_path: Path, s
 
 
 def test_a_custom_step_may_do_its_own_and_the_helpers_help() -> None:
-    """C5."""
+    """A8.C5."""
     run = Run(n_epochs=1, n=4)
     model = run.model
 
@@ -883,7 +883,7 @@ def test_a_custom_step_may_do_its_own_and_the_helpers_help() -> None:
 
 
 def test_a_custom_step_that_reaches_too_little_is_told_of_each_moment_that_has_listeners() -> None:
-    """C1: once, after the first step, and for no moment without listeners."""
+    """A8.C1, A8.C4: once, after the first step, and for no moment without listeners."""
 
     def no_update(trainer: Any, batch: Any) -> None:
         trainer.train_step(batch)
@@ -908,7 +908,7 @@ def warned(trainer: Trainer) -> list[warnings.WarningMessage]:
 
 
 def test_a_custom_step_is_judged_when_its_first_window_is_closed() -> None:
-    """C1, C4: inside a window there is nothing to update."""
+    """A8.C1, A8.C4: inside a window there is nothing to update."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         stub([1, 2, 3, 4], batch_step_fn=whole, accumulation_steps=3, callbacks=scribe([])).run()
@@ -946,7 +946,7 @@ def test_a_step_without_a_loss_is_recorded_without_one(run_dir: Path) -> None:
 
 @pytest.mark.parametrize("where", ["path", "file"])
 def test_a_model_is_saved_and_loaded_to_a_path_or_an_open_file(tmp_path: Path, where: str) -> None:
-    """SV14, B22, A3 13 and 14: and plain torch reads it."""
+    """SV14, B22, E13, E14: and plain torch reads it."""
     log: list[str] = []
     first, other = Run(n_epochs=1, callbacks=lambda run: scribe(log)), Run(init=8)
     first.run()
