@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .callback import Callback
     from .early_stopping import EarlyStopping
     from .lr_schedule import LRSchedule
+    from .monitor import Monitor
     from .nan_guard import NanGuard
     from .progress import Progress
     from .snapshot_policy import SnapshotPolicy
@@ -20,6 +21,7 @@ HOMES = {
     "callback": ("Callback",),
     "early_stopping": ("EarlyStopping",),
     "lr_schedule": ("LRSchedule",),
+    "monitor": ("Monitor",),
     "nan_guard": ("NanGuard",),
     "progress": ("Progress",),
     "snapshot_policy": ("SnapshotPolicy",),
@@ -27,7 +29,7 @@ HOMES = {
 """file -> the public names that live in it, as imported above."""
 _HOME = {name: module for module, names in HOMES.items() for name in names}
 
-__all__ = ["Callback", "EarlyStopping", "LRSchedule", "NanGuard", "Progress", "SnapshotPolicy"]
+__all__ = ["Callback", "EarlyStopping", "LRSchedule", "Monitor", "NanGuard", "Progress", "SnapshotPolicy"]
 
 
 def __getattr__(name: str) -> Any:

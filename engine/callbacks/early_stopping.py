@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tachograph.engine.describing import named
 from tachograph.states.errors import CallerError
 
 from .callback import Callback
@@ -20,8 +19,8 @@ class EarlyStopping(Callback):
     object starts with full patience.
 
     Args:
-        monitor: a key of the results ("loss#val", or "loss" if that is clear), or `f(results) -> float or None`; None
-            takes the trainer's `monitor`.
+        monitor: a key of the results ("loss#val", or "loss" if that is clear), `f(results) -> float or None`, or a
+            `Monitor`; None takes the trainer's `monitor`.
         larger_better: a larger value is the better one; None takes the trainer's.
         patience: validations without an improvement that are borne, >= 1.
         min_delta: how much better a value must be to count, >= 0.
@@ -33,7 +32,7 @@ class EarlyStopping(Callback):
 
     def __init__(
         self,
-        monitor: str | Callable[[dict[str, Any]], Any] | None = None,
+        monitor: Monitor | str | Callable[[dict[str, Any]], Any] | None = None,
         larger_better: bool | None = None,
         patience: int = 10,
         min_delta: float = 0.0,
@@ -46,15 +45,15 @@ class EarlyStopping(Callback):
         self.wait = 0
         self.stopped = ""
         self._not_finite = False  # why it stopped, if it did
-        self._asked = (monitor, larger_better, min_delta)
-        self._monitor = None if monitor is None else Monitor(monitor, larger_better is not False, min_delta)
+        self._asked = (monitor, larger_better, min_delta or None)
+        self._monitor = Monitor.of(*self._asked)
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
-        monitor, larger_better, min_delta = self._asked
-        monitor = monitor if monitor is not None else trainer.monitor
-        if monitor is None:
-            raise CallerError("EarlyStopping needs a monitor: give it one, or Trainer(monitor=...)")
-        self._monitor = Monitor(monitor, trainer.larger_better if larger_better is None else larger_better, min_delta)
+        self._monitor = Monitor.of(*self._asked, trainer=trainer, needed_by="EarlyStopping")
+
+    def on_sanity_check_end(self, trainer: Any, sanity_check_res: dict[str, Any]) -> None:
+        assert self._monitor is not None
+        self._monitor.check(sanity_check_res)
 
     def on_validate_end(self, trainer: Any, results: dict[str, Any]) -> None:
         assert self._monitor is not None
@@ -74,16 +73,9 @@ class EarlyStopping(Callback):
                 )
 
     def built_with(self) -> dict[str, Any]:
-        name, monitor = self._asked[0], self._monitor
-        if monitor is not None:
-            name = monitor.name
-        return {
-            "monitor": name if isinstance(name, str) else named(name),
-            "larger_better": self._asked[1] if monitor is None else monitor.larger_better,
-            "patience": self.patience,
-            "min_delta": self._asked[2],
-            "check_finite": self.check_finite,
-        }
+        unknown = {"monitor": None, "larger_better": self._asked[1], "min_delta": self._asked[2] or 0.0}
+        watched = unknown if self._monitor is None else self._monitor.built_with()
+        return {**watched, "patience": self.patience, "check_finite": self.check_finite}
 
     def _stop(self, trainer: Any, reason: str) -> None:
         self.stopped = reason
@@ -100,11 +92,11 @@ class EarlyStopping(Callback):
         self.wait, self.stopped = 0, ""
 
     def state_dict(self) -> dict[str, Any]:
-        best = None if self._monitor is None else self._monitor.best
-        return {"wait": self.wait, "stopped": self.stopped, "not_finite": self._not_finite, "best": best}
+        seen = {"key": None, "best": None} if self._monitor is None else self._monitor.state_dict()
+        return {"wait": self.wait, "stopped": self.stopped, "not_finite": self._not_finite, **seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.wait, self.stopped = state["wait"], state["stopped"]
         self._not_finite = state.get("not_finite", False)
         assert self._monitor is not None
-        self._monitor.best = state["best"]
+        self._monitor.load_state_dict(state)
