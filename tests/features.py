@@ -60,7 +60,7 @@ PARTLY: dict[str, str] = {
 """Ids that tests show in part, and what waits."""
 
 _ID = re.compile(r"(?<![\w./-])((?:A[28]\.)?[A-Z]{1,2}\d{1,2})(?!\w)")
-_RANGE = re.compile(rf"{_ID.pattern}\s*(?:-|–|to|through)\s*(?:A[28]\.)?[A-Z]{{1,2}}\d{{1,2}}(?!\w)")
+_RANGE = re.compile(rf"{_ID.pattern}\s*(?:-|\u2013|to|through)\s*(?:A[28]\.)?[A-Z]{{1,2}}\d{{1,2}}(?!\w)")
 
 
 @attrs.frozen

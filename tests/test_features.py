@@ -56,7 +56,8 @@ def test_a_test_that_is_expected_to_fail_shows_nothing(tmp_path: Path, monkeypat
     path = tmp_path / "tests" / "test_it.py"
     path.write_text(
         '"""Of T1."""\nimport pytest\n'
-        'class TestAll:\n    """T2."""\n    def test_one(self):\n        """T3, (A2.R1), not A3 or SIGUSR1 or T4-T6."""\n'
+        'class TestAll:\n    """T2."""\n'
+        '    def test_one(self):\n        """T3, (A2.R1), not A3 or SIGUSR1 or T4-T6."""\n'
         '@pytest.mark.xfail(strict=True)\ndef test_two():\n    """T7."""\n'
         'def helper():\n    """T8."""\n'
     )
