@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from typing import Any
 
 from tachograph.drivers import Driver
 from tachograph.drivers.matching import mapping_fn, needed
+from tachograph.states.cadence import Batches, Cadence, Epochs, Parts, Seconds, Updates
 from tachograph.states.errors import CallerError, nearest
 
 from .callbacks.callback import Callback
@@ -127,16 +130,33 @@ def seed(value: Any) -> int:
 
 
 def cadence(every: Any) -> Any:
-    """Check `validate_every`: numbers come back as a tuple, a function as `f(trainer) -> bool`."""
+    """Check `validate_every`: cadences come back as a tuple, a function as `f(trainer) -> bool`."""
     if callable(every):
         return _asking(every)
     several = tuple(every) if isinstance(every, (list, tuple)) else (every,)
-    if not several or any(type(n) is not int or n == 0 for n in several):
+    cadences = tuple(_cadence(one) for one in several)
+    if not cadences or None in cadences:
         raise CallerError(
-            "validate_every must be n > 0 (batches), -n (epochs), several of these, or a function f(trainer) -> bool, "
-            f"not {every!r}"
+            "validate_every must be n > 0 (batches), -n (epochs), a number with its unit ('100 updates', '0.25 epoch', "
+            f"'10min'), several of these, or a function f(trainer) -> bool, not {every!r}"
         )
-    return several
+    return cadences
+
+
+def _cadence(one: Any) -> Cadence | None:
+    if type(one) is int and one != 0:
+        return Batches(one) if one > 0 else Epochs(-one)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\d+/[1-9]\d*)\s*([a-z]+)\s*", one) if isinstance(one, str) else None
+    number = Fraction(match[1]) if match else Fraction(0)
+    if match is None or not number:
+        return None
+    unit, whole = match[2], number.denominator == 1
+    if unit in ("epoch", "epochs"):
+        return Epochs(int(number)) if whole else Parts(number)
+    if unit in ("batch", "batches", "update", "updates"):
+        return (Batches if unit.startswith("batch") else Updates)(int(number)) if whole else None
+    seconds = in_seconds(one)
+    return Seconds(seconds) if seconds > 0 else None
 
 
 def _asking(every: Callable[..., Any]) -> Callable[[Any], bool]:

@@ -530,6 +530,10 @@ class Engine:
         """Return what `run.json` keeps of the settings; see `recording.FIXED`."""
         return {"machine": self.machine.digest}
 
+    def _recorded(self, seq: int) -> Any:
+        """Return the record that an earlier life of the run has written of a transition to come, or None."""
+        return None if self._recorder is None else self._recorder.recorded(seq)
+
     def _environment(self) -> dict[str, Any]:
         return {} if self.driver is None else self.driver.environment()
 
@@ -554,6 +558,13 @@ class Engine:
 
     def _take_user_state(self, held: dict[str, Any]) -> None:
         """Take back what `_user_state` returned."""
+
+    def _own_state(self) -> dict[str, Any]:
+        """Return what a resume must know and equal runs may differ in: plain data."""
+        return {}
+
+    def _take_own_state(self, held: dict[str, Any]) -> None:
+        """Take back what `_own_state` returned; nothing of it may be there."""
 
     def _where(self, state: Any) -> str:
         return f"in state '{state.state}', after transition {state.seq}"

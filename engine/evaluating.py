@@ -15,6 +15,7 @@ from tachograph.states import Event, SanityChecked, TrainerState, Validated
 from tachograph.states.errors import CallerError
 
 from . import arguments
+from .due import Due
 from .evaluator import Evaluator
 from .listeners import Listeners
 
@@ -36,6 +37,7 @@ class Evaluations:
     _user_state: Callable[[], dict[str, Any]]
     _take_user_state: Callable[[dict[str, Any]], None]
 
+    _due: Due
     evaluator: Evaluator | None = None
     _sanity: int = 0
     _num_eval: int = -1
@@ -56,7 +58,10 @@ class Evaluations:
 
     def _validate(self, state: TrainerState) -> Event:
         results = self._evaluated(self._num_eval)
-        return self.give_up() if results is None else Validated(results=results)
+        if results is None:
+            return self.give_up()
+        self._due.validated()
+        return Validated(results=results)
 
     def _evaluated(self, batches: int) -> dict[str, Any] | None:
         """Evaluate; None if a signal came in between: then listeners have forgotten what they heard of it."""

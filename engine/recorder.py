@@ -140,6 +140,10 @@ class Recorder:
         self._writer.remark("matched", matched=self._matched, of=self._to_match)
         self._say(f"{self._matched} of {self._to_match} re-executed transitions match")
 
+    def recorded(self, seq: int) -> Record | None:
+        """Return what an earlier life of the run has recorded of a transition to come; None where nothing is known."""
+        return self._expected.get(seq) if self.append == self._append_expected else None
+
     @property
     def unwritten(self) -> tuple[bytes, str] | None:
         """The line and the chain of the record that a failed write kept from being committed; None without one."""

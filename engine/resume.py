@@ -189,6 +189,7 @@ def _load(engine: Engine, snapshot: Snapshot, strict: bool) -> Any:
     batch = engine.driver.restore(held_by_driver)
     engine.listeners.load_state_dict(extra["listeners"], engine)
     engine._take_user_state(extra["user"])
+    engine._take_own_state(extra.get("own", {}))
     engine.trainer_state = engine._with_limits(state)
     return batch
 

@@ -63,7 +63,7 @@ def check(engine: Engine) -> dict[str, Any]:
         CallerError: something in it is neither plain data nor a tensor; its place is named.
     """
     driver = engine.driver
-    extra = {"listeners": engine.listeners.state_dict(engine), "user": engine._user_state()}
+    extra = {"listeners": engine.listeners.state_dict(engine), "user": engine._user_state(), "own": engine._own_state()}
     if driver is not None:
         engine.listeners.check_plain(engine, driver.is_tensor, extra["listeners"]["callbacks"])
         fault = plain_fault(extra["user"], driver.is_tensor, "trainer.state")

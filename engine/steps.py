@@ -15,9 +15,10 @@ import attrs
 from tachograph.drivers import Driver
 from tachograph.states import Event, Stepped, TrainerState, maker
 from tachograph.states.errors import CallerError
-from tachograph.states.step import due_after_step, window_size
+from tachograph.states.step import window_size
 
 from .custom_loop import CustomLoop
+from .due import Due
 from .evaluator import Evaluator
 from .legality import Check
 from .listeners import Listeners
@@ -45,7 +46,8 @@ class Steps:
     batch_indices: Any
     _hear_inside: Callable[..., None]
     _output_mapping: Callable[[Any], Any] | None
-    _validate_every: Any
+    _due: Due
+    _recorded: Callable[[int], Any]
     _step_fn: Callable[[Any, Any], Any]
     _own_step: bool
 
@@ -205,20 +207,10 @@ class Steps:
             )
         else:
             event = _stepped(loss, (), driver.batch_samples, 0, self._closes, self.step_skipped, late)  # type: ignore[union-attr]
-        if self.evaluator is not None and self._due(state, event):
+        if self.evaluator is not None and self._due.after_step(self, state, event, self._recorded):
             event = attrs.evolve(event, validate_due=True)
         self.batch = self.batch_indices = None
         return event
-
-    def _due(self, state: TrainerState, event: Stepped) -> bool:
-        every = self._validate_every
-        if type(every) is tuple:
-            return due_after_step(every, state)
-        self.trainer_state = event.fold(state, "fetch")  # the function is promised a counted batch
-        try:
-            return bool(every(self))  # type: ignore[operator]
-        finally:
-            self.trainer_state = state
 
     @staticmethod
     def _default_step(trainer: Any, batch: Any) -> None:

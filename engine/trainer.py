@@ -27,10 +27,10 @@ from tachograph.states import (
     training_machine,
 )
 from tachograph.states.errors import CallerError
-from tachograph.states.fetch import due_at_epoch_end
 from tachograph.states.step import TAILS, window_size
 
 from . import arguments, describing, recording
+from .due import Due
 from .engine import Engine
 from .evaluating import Evaluations
 from .evaluator import Evaluator
@@ -65,8 +65,9 @@ class Trainer(Steps, Evaluations, Models, Engine):
         validate_mode: "validate" or "test": which of the model's methods is looked for first.
         callbacks: one `Callback` or a sequence of them.
         metrics: a dict name -> metric; see `Evaluator`.
-        validate_every: n > 0: after every n batches of the run; -n: at the end of every n-th epoch; or
-            `f(trainer) -> bool`, asked after every batch, with the batch counted; or several numbers, `(500, -1)`.
+        validate_every: n > 0: after every n batches of the run; -n: at the end of every n-th epoch; or with a unit:
+            "100 updates" (optimizer steps that were taken), "0.25 epoch", "10min"; or several of these, `(500, -1)`;
+            or `f(trainer) -> bool`, asked after every batch, with the batch counted.
         input_mapping: applied to each batch; a callable, or a dict old name -> new name.
         output_mapping: applied to the model's outputs likewise.
         accumulation_steps: micro-batches in a window, >= 1. The gradient of a window is the mean over the micro-batches
@@ -106,7 +107,7 @@ class Trainer(Steps, Evaluations, Models, Engine):
         validate_mode: str = "validate",
         callbacks: Any = None,
         metrics: Mapping[str, Any] | None = None,
-        validate_every: int | Sequence[int] | Callable[..., bool] = -1,
+        validate_every: int | str | Sequence[int | str] | Callable[..., bool] = -1,
         input_mapping: Any = None,
         output_mapping: Any = None,
         accumulation_steps: int = 1,
@@ -121,10 +122,10 @@ class Trainer(Steps, Evaluations, Models, Engine):
         given = arguments.known(kwargs, inspect.signature(Trainer.__init__).parameters)
         self._auto_dir = run_dir == "auto"
         self.accumulation_steps = arguments.count(accumulation_steps, "accumulation_steps")
-        self._validate_every = arguments.cadence(validate_every)
         n_batches = arguments.limit(given["n_batches"], "n_batches")
         max_time = arguments.duration(given["max_time"], "max_time")
         self._limits = Limits(n_batches, max_time, lambda: self.world.timer())
+        self._due = Due(arguments.cadence(validate_every), lambda: self._limits.seconds)
         self._tail = arguments.one_of(given["accumulation_tail"], "accumulation_tail", TAILS)
         self.monitor = given["monitor"]
         self.larger_better: bool = given["larger_better"]
@@ -304,6 +305,8 @@ class Trainer(Steps, Evaluations, Models, Engine):
             return Stopped(reason=reached)
         driver.train_mode()  # type: ignore[union-attr]
         batches = driver.open_epoch(state.cur_epoch_idx, 0, 0)  # type: ignore[union-attr]
+        if self.evaluator is not None:
+            self._due.check_length(batches)
         return EpochBegan(epoch=state.cur_epoch_idx, num_batches_per_epoch=batches)
 
     def _fetch(self, state: TrainerState) -> Event:
@@ -315,7 +318,7 @@ class Trainer(Steps, Evaluations, Models, Engine):
         if self._custom_loop is not None:
             self._custom_loop.run(self)
             self._losses = []
-            return self._ended(self.trainer_state)
+            return self._ended(self.trainer_state, Exhausted())
         driver = self.driver
         try:
             batch = driver.next_batch()  # type: ignore[union-attr]
@@ -346,19 +349,18 @@ class Trainer(Steps, Evaluations, Models, Engine):
                 self.driver.scale_gradients(divisor / opened)  # type: ignore[union-attr]
                 self.step()
             self.zero_grad()
-        return attrs.evolve(
-            self._ended(state),
+        event = Exhausted(
             flushed=flushed,
             skipped=self.step_skipped,
             late=self._late(),
             dropped=0 if flushed else opened,
             cut=cut,
         )
+        return self._ended(state, event)
 
-    def _ended(self, state: TrainerState) -> Exhausted:
-        every = self._validate_every
-        due = self.evaluator is not None and type(every) is tuple and due_at_epoch_end(every, state)
-        return Exhausted(validate_due=due)
+    def _ended(self, state: TrainerState, event: Exhausted) -> Exhausted:
+        due = self.evaluator is not None and self._due.at_epoch_end(state, event)
+        return attrs.evolve(event, validate_due=due)
 
     def _epoch_end(self, state: TrainerState) -> Event:
         self.trainer_state = self._with_limits(state)  # an epoch may have been of another length than was known
@@ -380,7 +382,6 @@ class Trainer(Steps, Evaluations, Models, Engine):
 
     def _settings(self) -> dict[str, Any]:
         assert self.driver is not None
-        every = self._validate_every
         return {
             "machine": self.machine.digest,
             **self.driver.fingerprint(),
@@ -396,7 +397,7 @@ class Trainer(Steps, Evaluations, Models, Engine):
             "callbacks": self.listeners.built_with(),
             "batch_step_fn": describing.named(self._step_fn) if self._own_step else None,
             "validation": {} if self.evaluator is None else {**self.evaluator.built_with(), "batches": self._num_eval},
-            "validate_every": list(every) if type(every) is tuple else getattr(every, "__qualname__", "a function"),
+            "validate_every": self._due.plain(),
             "snapshot_every": self._snapshot_every,
             "keep_snapshots": None if self.keep_snapshots is None else self.keep_snapshots.plain(),
             "on_snapshot_fault": self.on_snapshot_fault,
@@ -458,6 +459,12 @@ class Trainer(Steps, Evaluations, Models, Engine):
     def _take_user_state(self, held: dict[str, Any]) -> None:
         self.state.clear()
         self.state.update(held)
+
+    def _own_state(self) -> dict[str, Any]:
+        return {"since_validation": self._due.waited()}
+
+    def _take_own_state(self, held: dict[str, Any]) -> None:
+        self._due.go_on(held.get("since_validation", 0.0))
 
     def _where(self, state: TrainerState) -> str:
         where = f"in state '{state.state}', epoch {state.cur_epoch_idx}, batch {state.batch_idx_in_epoch}, "

@@ -57,15 +57,3 @@ class Exhausted(Event):
 def validation_due(state: TrainerState, event: Exhausted) -> bool:
     """validation due at epoch end"""
     return event.validate_due
-
-
-def due_at_epoch_end(cadence: tuple[int, ...], state: TrainerState) -> bool:
-    """Say whether a validation belongs to the end of the epoch in work.
-
-    Args:
-        cadence: -n: every n epochs; n > 0 counts batches. Where a count of batches fell on the epoch's last batch, that
-            validation has just been done and isn't done again.
-        state: the state in *fetch*, before the epoch is counted.
-    """
-    due = any(every < 0 and (state.cur_epoch_idx + 1) % -every == 0 for every in cadence)
-    return due and not any(every > 0 and state.global_forward_batches % every == 0 for every in cadence)

@@ -62,17 +62,6 @@ def validation_due(state: TrainerState, event: Stepped) -> bool:
     return event.validate_due
 
 
-def due_after_step(cadence: tuple[int, ...], state: TrainerState) -> bool:
-    """Say whether a validation follows the batch in work.
-
-    Args:
-        cadence: n > 0: every n batches over the whole run; negative numbers count epochs and never fall due here.
-        state: the state in *step*, before the batch is counted.
-    """
-    done = state.global_forward_batches + 1
-    return any(every > 0 and done % every == 0 for every in cadence)
-
-
 def window_size(state: TrainerState, accumulation_steps: int, tail: str = "flush") -> int:
     """Count the micro-batches in the accumulation window that the batch in work belongs to.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from typing import Any
 
 import attrs
@@ -28,8 +29,8 @@ from tachograph.states import (
     maker,
     training_machine,
 )
-from tachograph.states.fetch import due_at_epoch_end
-from tachograph.states.step import due_after_step, window_size
+from tachograph.states.cadence import Batches, Epochs, Parts, Updates, due_after_step, due_at_epoch_end
+from tachograph.states.step import window_size
 from tachograph.states.trainer_state import SCHEMA, UPCASTS
 from tests.toys import states
 
@@ -228,17 +229,53 @@ def test_events_are_frozen_and_say_everything_by_name() -> None:
 
 
 @given(states, st.integers(1, 50))
-def test_a_positive_cadence_counts_batches_over_the_whole_run(state: TrainerState, n: int) -> None:
+def test_a_cadence_in_batches_counts_them_over_the_whole_run(state: TrainerState, n: int) -> None:
     """T13, R32: not the batches of an epoch, so it doesn't drift."""
-    assert due_after_step((n,), state) == ((state.global_forward_batches + 1) % n == 0)
-    assert not due_at_epoch_end((n,), state)
+    assert due_after_step((Batches(n),), state, Stepped()) == ((state.global_forward_batches + 1) % n == 0)
+    assert not due_at_epoch_end((Batches(n),), state, Exhausted())
 
 
 @given(states, st.integers(1, 50))
-def test_a_negative_cadence_counts_epochs(state: TrainerState, n: int) -> None:
+def test_a_cadence_in_epochs_is_due_at_their_ends(state: TrainerState, n: int) -> None:
     """T13."""
-    assert due_at_epoch_end((-n,), state) == ((state.cur_epoch_idx + 1) % n == 0)
-    assert not due_after_step((-n,), state)
+    assert due_at_epoch_end((Epochs(n),), state, Exhausted()) == ((state.cur_epoch_idx + 1) % n == 0)
+    assert not due_after_step((Epochs(n),), state, Stepped())
+
+
+@given(states, st.integers(1, 50), st.booleans(), st.booleans())
+def test_a_cadence_in_updates_counts_those_that_were_taken(
+    state: TrainerState, n: int, closed: bool, skipped: bool
+) -> None:
+    """R32, C5: of a window, and not of its micro-batches; also of one that an epoch's end closes."""
+    due = closed and not skipped and (state.optimizer_steps + 1) % n == 0
+    assert due_after_step((Updates(n),), state, Stepped(closed=closed, skipped=skipped)) == due
+    assert due_at_epoch_end((Updates(n),), state, Exhausted(flushed=closed, skipped=skipped)) == due
+
+
+@given(st.fractions(Fraction(1, 20), 4, max_denominator=20), st.integers(1, 30), st.integers(1, 5))
+def test_a_cadence_in_parts_is_due_when_the_first_batch_completes_one(part: Fraction, length: int, epochs: int) -> None:
+    """R32, C5: counted from the beginning of the run, so that it neither drifts nor starts anew with each epoch."""
+    due = []
+    for batch in range(epochs * length):
+        state = TrainerState(
+            state="step", num_batches_per_epoch=length, cur_epoch_idx=batch // length, batch_idx_in_epoch=batch % length
+        )
+        if due_after_step((Parts(part),), state, Stepped()):
+            due.append(batch + 1)
+    assert due == sorted({-(-k * part * length // 1) for k in range(1, int(epochs / part) + 1)})
+
+
+@pytest.mark.parametrize(
+    ("cadence", "settings"),
+    [(Batches(6), {}), (Updates(3), {"optimizer_steps": 6}), (Parts(Fraction(1, 2)), {}), (Batches(4), None)],
+)
+def test_what_was_due_after_an_epochs_last_batch_isnt_due_again_at_its_end(
+    cadence: Any, settings: dict[str, Any] | None
+) -> None:
+    """T13, C5."""
+    counts = {"batch_idx_in_epoch": 6, "global_forward_batches": 6, "num_batches_per_epoch": 6, **(settings or {})}
+    state = TrainerState(state="fetch", **counts)
+    assert due_at_epoch_end((cadence, Epochs(1)), state, Exhausted()) == (settings is None)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 7, 8])
