@@ -24,11 +24,11 @@ from tachograph.engine.callbacks.callback import MOMENTS
 from tachograph.engine.events import hangs_on
 from tachograph.states import Row, training_machine, training_rows
 from tachograph.states.table import ANY
-from tests import features
+from tests import features, reference
 from tests.test_house import MODULES
 
 ROOT = Path(__file__).parent.parent
-PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if path.is_file()]
+PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if path.is_file()]
 BLOCK = re.compile(r"(?:^<!-- (?P<note>[^\n]*) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 GENERATED = re.compile(r"(<!-- generated: ([^\n]*) -->\n)(.*?)(<!-- end of generated -->)", re.S)
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
@@ -123,6 +123,12 @@ def test_a_block_of_python_is_run_or_says_why_not(block: Block) -> None:
 
 
 @each_page
+def test_code_that_is_no_example_stands_in_generated_parts_only(page: Path) -> None:
+    """A signature is fenced as `py`; a block of `python` is run."""
+    assert not re.search(r"^```py$", GENERATED.sub("", page.read_text(encoding="utf-8")), re.M)
+
+
+@each_page
 def test_every_fence_of_a_page_is_closed(page: Path) -> None:
     fences = re.findall(r"^```", page.read_text(encoding="utf-8"), re.M)
     assert len(fences) == 2 * len(blocks_of(page))
@@ -189,6 +195,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "the moments": table_of_moments,
     "the moments on transitions": moments_on_transitions,
     "the features": features.table,
+    **reference.parts(),
 }
 
 
@@ -252,8 +259,9 @@ def test_every_relative_link_of_a_page_leads_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_on_the_map() -> None:
-    linked = set(LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
-    assert {page.name for page in PAGES if page.parent.name == "docs"} - {"index.md"} <= linked
+    docs = ROOT / "docs"
+    linked = {link.partition("#")[0] for link in LINK.findall((docs / "index.md").read_text(encoding="utf-8"))}
+    assert {str(page.relative_to(docs)) for page in PAGES if docs in page.parents} - {"index.md"} <= linked
 
 
 if __name__ == "__main__":

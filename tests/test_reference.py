@@ -1,0 +1,117 @@
+"""The API reference: every public name has its place, and what a docstring names is there."""
+
+from __future__ import annotations
+
+import inspect
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from tachograph import drivers, engine, states
+from tests import reference
+from tests.docstrings import doc_of
+from tests.reference import doc_of_name, members_of, names, parameters_of
+
+each_name = pytest.mark.parametrize("name", names().values(), ids=lambda name: name.name)
+
+
+def functions_of(name: reference.Name) -> list[tuple[str, Any]]:
+    """What a name's section tells of as callable: itself, and its methods."""
+    if not isinstance(name.value, type):
+        return [(name.name, name.value)] if isinstance(name.value, FunctionType) else []
+    own = [(f"{name.name}.{key}", held) for key, held in members_of(name.value) if isinstance(held, FunctionType)]
+    return [(name.name, name.value), *own]
+
+
+def test_every_public_name_stands_on_one_page_under_a_heading() -> None:
+    public = {name for package in (engine, states, drivers) for name in package.__all__}
+    headings: list[str] = []
+    for part, make in reference.parts().items():
+        if part.startswith("reference: "):
+            headings += [line[4:-1] for line in make().splitlines() if line.startswith("## ")]
+    assert set(names()) == public
+    assert {names()[name].own for name in public} <= set(headings)
+    assert len(headings) == len(set(headings))
+
+
+@each_name
+def test_a_public_name_has_a_docstring(name: reference.Name) -> None:
+    assert doc_of_name(name).first
+
+
+@each_name
+def test_every_argument_that_a_docstring_tells_of_is_there(name: reference.Name) -> None:
+    for where, fn in functions_of(name):
+        told = [each.lstrip("*") for each, _ in doc_of(fn).sections.get("Args", ())]
+        assert set(told) <= set(parameters_of(fn)), where
+
+
+@each_name
+def test_arguments_with_a_place_are_told_in_their_order(name: reference.Name) -> None:
+    for where, fn in functions_of(name):
+        told = [each for each, _ in doc_of(fn).sections.get("Args", ())]
+        placed = [key for key, p in parameters_of(fn).items() if p.kind is p.POSITIONAL_OR_KEYWORD and key in told]
+        assert placed == [each for each in told if each in placed], where
+
+
+@each_name
+def test_where_one_argument_is_told_of_all_are(name: reference.Name) -> None:
+    for where, fn in functions_of(name):
+        told = [each.lstrip("*") for each, _ in doc_of(fn).sections.get("Args", ())]
+        assert not told or set(parameters_of(fn)) <= set(told), where
+
+
+def test_a_signature_is_written_as_it_is_called() -> None:
+    def f(a: int, b: str = "x", *rest: int, c: float, d: object = print, **more: object) -> None:
+        """Do nothing."""
+
+    def g(a: int, *, b: int = 1) -> None:
+        """Do nothing."""
+
+    assert reference.call_of("f", f) == "f(a, b='x', *rest, c, d=print, **more)"
+    assert reference.call_of("g", g) == "g(a, *, b=1)"
+
+
+def test_a_second_name_is_told_with_the_first() -> None:
+    text = reference.table_of_names()
+    for name in names().values():
+        if name.name != name.own:
+            assert names()[name.own].value is name.value
+            assert f"[`{name.name}`]" in text
+            assert f"`{name.name}`" in reference.page(name.page)
+
+
+def test_a_docstring_is_read_in_its_parts() -> None:
+    doc = doc_of(
+        inspect.cleandoc(
+            """Do it. And more.
+
+            A paragraph.
+
+            Args:
+                a: one thing: with a colon,
+                    over two lines.
+                b: another.
+
+            Returns:
+                What came of it: a number.
+
+            Raises:
+                ValueError, TypeError: it can't be done.
+            """
+        )
+    )
+    assert doc.first == "Do it"
+    assert doc.prose == "Do it. And more.\n\nA paragraph."
+    assert doc.sections == {
+        "Args": [("a", "one thing: with a colon, over two lines."), ("b", "another.")],
+        "Returns": [("", "What came of it: a number.")],
+        "Raises": [("ValueError, TypeError", "it can't be done.")],
+    }
+
+
+@pytest.mark.parametrize("text", ["Do it.\n\nArgs:\n    a\n", "Do it.\n\nArgs:\n    just prose.\n"])
+def test_an_entry_that_names_nothing_is_refused(text: str) -> None:
+    with pytest.raises(AssertionError, match="every entry of Args"):
+        doc_of(text)
