@@ -139,8 +139,8 @@ def address_of(name: Name, here: str = "") -> str:
     return f"{page}#{own.name.lower()}"
 
 
-def linked(text: str, here: str) -> str:
-    """A text with its public names linked, and nothing in it that Markdown would take for its own."""
+def linked(text: str, here: str = "") -> str:
+    """A text with its public names linked, as the section on `here` links them; Markdown finds nothing else in it."""
 
     def link(match: re.Match[str]) -> str:
         name = names().get(match[1])
@@ -321,7 +321,7 @@ def table_of_names() -> str:
     for name in names().values():
         said = doc_of_name(name).first if name.name == name.own else f"Second name of `{name.own}`"
         where = f"[`{name.name}`]({address_of(name)})"
-        lines.append(f"| {where} | `{name.package}` | {in_a_cell(linked(said, name.name))} |")
+        lines.append(f"| {where} | `{name.package}` | {in_a_cell(linked(said))} |")
     return "\n".join(lines) + "\n"
 
 
@@ -351,7 +351,7 @@ def table_of_errors() -> str:
     lines = ["| error | a kind of | lives in | what it says |", "|---|---|---|---|"]
     for name, kind in errors().items():
         bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
-        lines.append(f"| `{name}` | {bases} | `{kind.__module__}` | {in_a_cell(linked(doc_of(kind).first, name))} |")
+        lines.append(f"| `{name}` | {bases} | `{kind.__module__}` | {in_a_cell(linked(doc_of(kind).first))} |")
     return "\n".join(lines) + "\n"
 
 
