@@ -212,6 +212,18 @@ class Driver(abc.ABC):
         """Load the model's weights from a path or an open file; raise `RestoreFault` if they don't fit."""
         raise CallerError(f"{type(self).__name__} loads no model of its own")
 
+    def weights(self) -> Any:
+        """Copy the model's weights to the CPU's memory: plain data and tensors, for `put_weights`."""
+        raise CallerError(f"{type(self).__name__} copies no weights")
+
+    def put_weights(self, held: Any) -> None:
+        """Put weights that `weights` returned into the model; raise `RestoreFault` if they don't fit."""
+        raise CallerError(f"{type(self).__name__} copies no weights")
+
+    def has_weights(self, held: Any) -> bool:
+        """Say whether the model's weights are these that `weights` returned, bit for bit."""
+        return False
+
     # -- evaluation ----------------------------------------------------------------------------------------
 
     def forked(self) -> AbstractContextManager[Any]:

@@ -28,6 +28,7 @@ from .matching import matched
 from .measuring import LAG, Losses, read_scalar
 from .precision import choose_precision, overflowed, unscale
 from .staging import Staging
+from .weights import copy_weights, has_weights, put_weights
 
 _LOOKUP = {"validate": ("validate_step", "test_step"), "test": ("test_step", "validate_step")}
 
@@ -313,6 +314,15 @@ class TorchDriver(Driver):
         held = storage.read(source)
         restoring.check_model(self.model, held)
         self.model.load_state_dict(held)
+
+    def weights(self) -> Any:
+        return copy_weights(self.model)
+
+    def put_weights(self, held: Any) -> None:
+        put_weights(self.model, held)
+
+    def has_weights(self, held: Any) -> bool:
+        return has_weights(self.model, held)
 
     # -- evaluation ----------------------------------------------------------------------------------------
 

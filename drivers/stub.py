@@ -149,6 +149,15 @@ class StubDriver(Driver):
     def rng_digest(self) -> int:
         return self.generator
 
+    def weights(self) -> Any:
+        return self.weight
+
+    def put_weights(self, held: Any) -> None:
+        self.weight = held
+
+    def has_weights(self, held: Any) -> bool:
+        return bool(self.weight == held)
+
     @contextmanager
     def forked(self) -> Iterator[None]:
         before = self.generator
