@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from tachograph.states.errors import CallerError
 
+from .averages import Averages
 from .lengths import length_of
 
 
@@ -157,6 +158,35 @@ class Driver(abc.ABC):
     def unscale(self) -> None:
         """Divide the gradients by what a gradient scaler has multiplied them with, since somebody will look at them."""
 
+    def gradient_norm(self, norm_type: float = 2.0) -> Any:
+        """Return the norm of all gradients where it lies, without waiting for it; None where it isn't known."""
+        return None
+
+    def clip_gradients_by_norm(
+        self, most: float, parameters: Any = None, *, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> Any:
+        """Scale the gradients so that their norm is `most` at most, and return what it was, as `gradient_norm` does.
+
+        Args:
+            most: > 0.
+            parameters: whose gradients; None means all that the optimizers move.
+            norm_type: which norm.
+            error_if_nonfinite: raise if it is NaN or infinite, but where a gradient scaler sees to that.
+        """
+        raise CallerError(f"{type(self).__name__} clips no gradients")
+
+    def clip_gradients_by_value(self, most: float, parameters: Any = None) -> None:
+        """Cut every value of the gradients off at -`most` and `most`."""
+        raise CallerError(f"{type(self).__name__} clips no gradients")
+
+    def averages(self, *, buffers: bool = False) -> Averages:
+        """Return an average of the model's weights, which has none yet.
+
+        Args:
+            buffers: average the model's buffers too (running means, say).
+        """
+        raise CallerError(f"{type(self).__name__} averages no weights")
+
     @abc.abstractmethod
     def optimizer_step(self) -> bool:
         """Take one step of all optimizers; False if it was skipped."""
@@ -191,6 +221,22 @@ class Driver(abc.ABC):
     def plain(self, value: Any) -> Any:
         """Turn metric results into plain data: one-element tensors to numbers, longer ones to lists."""
         return value
+
+    def memory(self) -> dict[str, int]:
+        """Return how many bytes of the device's own memory are in use, by what they are counted as; {} on the CPU."""
+        return {}
+
+    def summary(self, depth: int = 1) -> list[dict[str, Any]]:
+        """Describe the model's modules, in plain data: the whole of it first, [] where there are none.
+
+        Args:
+            depth: how deep to go; 0 means the whole only, -1 everything.
+
+        Returns:
+            For each "name" ("" for the whole), "kind" (its class), "parameters", "trainable" (values of them) and
+            "bytes" (of parameters and buffers). What several modules share is counted in each, and once in the whole.
+        """
+        return []
 
     def learning_rates(self) -> list[float]:
         """Return the learning rates of all parameter groups of all optimizers."""

@@ -86,3 +86,16 @@ def _on_its_way(loss: Any) -> tuple[Any, Any]:
     event = torch.cuda.Event()
     event.record()
     return host, event
+
+
+def memory(device: torch.device) -> dict[str, int]:
+    """Return how many bytes of a device's own memory are in use; {} for the CPU."""
+    if device.type == "cuda":
+        return {
+            "allocated": torch.cuda.memory_allocated(device),
+            "reserved": torch.cuda.memory_reserved(device),
+            "peak": torch.cuda.max_memory_allocated(device),
+        }
+    if device.type == "mps":
+        return {"allocated": torch.mps.current_allocated_memory(), "reserved": torch.mps.driver_allocated_memory()}
+    return {}

@@ -19,7 +19,8 @@ from torch.optim import Optimizer
 
 from tachograph.states.errors import CallerError, nearest
 
-from . import generators, hyperparameters, restoring, storage
+from . import generators, gradients, hyperparameters, measuring, restoring, storage
+from .averaging import WeightAverages
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
 from .lengths import length_of
@@ -28,6 +29,7 @@ from .matching import matched
 from .measuring import LAG, Losses, read_scalar
 from .precision import choose_precision, overflowed, unscale
 from .staging import Staging
+from .summary import summary
 from .weights import copy_weights, has_weights, put_weights
 
 _LOOKUP = {"validate": ("validate_step", "test_step"), "test": ("test_step", "validate_step")}
@@ -248,6 +250,22 @@ class TorchDriver(Driver):
         self._scaler.update()  # once a window, however many optimizers there are
         return bool(self._scaler.get_scale() >= before)
 
+    def gradient_norm(self, norm_type: float = 2.0) -> torch.Tensor:
+        return gradients.norm(self._parameters(), norm_type)
+
+    def clip_gradients_by_norm(
+        self, most: float, parameters: Any = None, *, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        clipped = list(self._parameters() if parameters is None else parameters)
+        strict = error_if_nonfinite and self._scaler is None
+        return gradients.clip_by_norm(clipped, most, norm_type, strict)
+
+    def clip_gradients_by_value(self, most: float, parameters: Any = None) -> None:
+        gradients.clip_by_value(list(self._parameters() if parameters is None else parameters), most)
+
+    def averages(self, *, buffers: bool = False) -> WeightAverages:
+        return WeightAverages(self.model, buffers=buffers)
+
     def leave_out_step(self) -> None:
         if self._scaler is not None:
             self._scaler.update(self._scaler.get_scale())  # forgets who was unscaled, and moves nothing
@@ -299,6 +317,12 @@ class TorchDriver(Driver):
 
     def plain(self, value: Any) -> Any:
         return storage.mapped(value, lambda t: t.item() if t.numel() == 1 else t.tolist())
+
+    def memory(self) -> dict[str, int]:
+        return measuring.memory(self.device)
+
+    def summary(self, depth: int = 1) -> list[dict[str, Any]]:
+        return summary(self.model, depth)
 
     def learning_rates(self) -> list[float]:
         rates = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]

@@ -16,6 +16,7 @@ from typing import Any
 
 from tachograph.states.errors import CallerError
 
+from .averages import Averages
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
 from .hashing import write_bytes
@@ -130,6 +131,23 @@ class StubDriver(Driver):
         self.weight = (self.weight * 131 + self.gradient) % _PRIME
         return True
 
+    def gradient_norm(self, norm_type: float = 2.0) -> float:
+        return float(self.gradient)
+
+    def clip_gradients_by_norm(
+        self, most: float, parameters: Any = None, *, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> float:
+        norm = self.gradient_norm()
+        self.clip_gradients_by_value(most)
+        return norm
+
+    def clip_gradients_by_value(self, most: float, parameters: Any = None) -> None:
+        self._called("clip_gradients")
+        self.gradient = min(self.gradient, int(most))
+
+    def averages(self, *, buffers: bool = False) -> Averages:
+        return _StubAverages(self)
+
     def zero_grad(self) -> None:
         self._called("zero_grad")
         self.gradient = 0
@@ -222,3 +240,41 @@ class StubDriver(Driver):
 
     def restore_generators(self) -> str:
         return self._passed_over
+
+
+class _StubAverages(Averages):
+    """The average of a stub's weight."""
+
+    def __init__(self, driver: StubDriver) -> None:
+        self._driver = driver
+        self._average: float | None = None
+        self._depth = 0
+
+    def add(self, decay: float | None) -> None:
+        weight, before = self._driver.weight, self._average
+        self._average = float(weight) if decay is None or before is None else before * decay + weight * (1 - decay)
+
+    def state(self) -> dict[str, Any]:
+        return {} if self._average is None else {"weight": self._average}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._average = state.get("weight")
+
+    def fault(self, state: Mapping[str, Any]) -> str:
+        return "" if not state or set(state) == {"weight"} else f"it holds {', '.join(state)}, not weight"
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        driver, before = self._driver, self._driver.weight
+        if self._average is not None and not self._depth:
+            driver.weight = int(self._average)
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            driver.weight = before
+
+    @property
+    def are_applied(self) -> bool:
+        return self._depth > 0

@@ -11,25 +11,70 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .callback import Callback
     from .early_stopping import EarlyStopping
-    from .lr_schedule import LRSchedule
+    from .ema import EMA
+    from .grad_clip import GradClip, TorchGradClipCallback
+    from .grad_norm_monitor import GradNormMonitor
+    from .lr_monitor import LRMonitor
+    from .lr_schedule import LRSchedCallback, LRSchedule
+    from .memory import MemoryMonitor
+    from .model_summary import ModelSummary
     from .monitor import Monitor
     from .nan_guard import NanGuard
     from .progress import Progress
     from .snapshot_policy import SnapshotPolicy
+    from .spike_guard import SpikeGuard
+    from .throughput import ThroughputMonitor
+    from .time_limit import TimeLimit
+    from .timer import Timer, TimerCallback
+    from .warmup import TorchWarmupCallback, Warmup
 
 HOMES = {
     "callback": ("Callback",),
     "early_stopping": ("EarlyStopping",),
-    "lr_schedule": ("LRSchedule",),
+    "ema": ("EMA",),
+    "grad_clip": ("GradClip", "TorchGradClipCallback"),
+    "grad_norm_monitor": ("GradNormMonitor",),
+    "lr_monitor": ("LRMonitor",),
+    "lr_schedule": ("LRSchedCallback", "LRSchedule"),
+    "memory": ("MemoryMonitor",),
+    "model_summary": ("ModelSummary",),
     "monitor": ("Monitor",),
     "nan_guard": ("NanGuard",),
     "progress": ("Progress",),
     "snapshot_policy": ("SnapshotPolicy",),
+    "spike_guard": ("SpikeGuard",),
+    "throughput": ("ThroughputMonitor",),
+    "time_limit": ("TimeLimit",),
+    "timer": ("Timer", "TimerCallback"),
+    "warmup": ("TorchWarmupCallback", "Warmup"),
 }
 """file -> the public names that live in it, as imported above."""
 _HOME = {name: module for module, names in HOMES.items() for name in names}
 
-__all__ = ["Callback", "EarlyStopping", "LRSchedule", "Monitor", "NanGuard", "Progress", "SnapshotPolicy"]
+__all__ = [
+    "EMA",
+    "Callback",
+    "EarlyStopping",
+    "GradClip",
+    "GradNormMonitor",
+    "LRMonitor",
+    "LRSchedCallback",
+    "LRSchedule",
+    "MemoryMonitor",
+    "ModelSummary",
+    "Monitor",
+    "NanGuard",
+    "Progress",
+    "SnapshotPolicy",
+    "SpikeGuard",
+    "ThroughputMonitor",
+    "TimeLimit",
+    "Timer",
+    "TimerCallback",
+    "TorchGradClipCallback",
+    "TorchWarmupCallback",
+    "Warmup",
+]
 
 
 def __getattr__(name: str) -> Any:

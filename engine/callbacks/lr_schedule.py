@@ -152,3 +152,6 @@ class LRSchedule(Callback):
 def _has_epochs_ahead(at: Any) -> bool:
     begun = at.state not in ("init", "sanity_check", "epoch_begin")
     return at.n_epochs is None or at.cur_epoch_idx + begun < at.n_epochs
+
+
+LRSchedCallback = LRSchedule  # the reference trainer's name

@@ -46,11 +46,11 @@ class NanGuard(Callback):
     def on_before_backward(self, trainer: Any, outputs: Any) -> None:
         loss = trainer.extract_loss_from_outputs(outputs)
         if not trainer.driver.is_finite(loss):
-            self._found(trainer, f"the loss of {_batch(trainer)} is {trainer.driver.plain(loss)}")
+            self._found(trainer, f"the loss of {name_batch(trainer)} is {trainer.driver.plain(loss)}")
 
     def on_before_optimizer_step(self, trainer: Any, optimizers: Any) -> None:
         if not self._bad and not trainer.driver.gradients_are_finite():
-            self._found(trainer, f"the gradients aren't finite after {_batch(trainer)}")
+            self._found(trainer, f"the gradients aren't finite after {name_batch(trainer)}")
         if self._bad and self.policy in ("skip", "stop"):
             self.count += 1
             trainer.skip_update()
@@ -80,7 +80,7 @@ class NanGuard(Callback):
         self.count, self._bad = state["count"], state["bad"]
 
 
-def _batch(trainer: Any) -> str:
+def name_batch(trainer: Any) -> str:
     """Name the batch in work as a person would look for it."""
     state = trainer.trainer_state
     samples = "" if trainer.batch_indices is None else f", samples {short(trainer.batch_indices)}"

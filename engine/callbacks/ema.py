@@ -1,0 +1,154 @@
+"""`EMA`: keeps an average of the weights over many updates, and evaluates with it.
+
+The average is in the model only while an evaluation is at work, and inside `applied`. A snapshot is taken between two
+transitions, so it holds the weights that are trained in the model's place, and the average in this callback's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tachograph.drivers import Driver
+from tachograph.states.errors import CallerError
+
+from .callback import Callback
+
+_BUFFERS = ("copy", "average")
+
+
+class EMA(Callback):
+    """Averages the weights after each update that was taken: average = decay * average + (1 - decay) * weights.
+
+    It is saved with every snapshot, and costs the memory of the weights once more. A skipped update doesn't count.
+
+    Args:
+        decay: what the average keeps of itself, from 0 to 1.
+        warmup: n > 0 begins with a smaller decay, so that the first weights are soon forgotten: that of the k-th
+            average is (1 + k) / (n + k), where that is less than `decay`. 10 is usual; 0 means none.
+        update_every: of how many updates the weights of one are taken.
+        start_at: the updates to let pass before the first is taken; until then evaluations use the trained weights.
+        buffers: "copy": an evaluation uses the buffers (running means, say) that training has; "average": those in
+            floating point are averaged too.
+        evaluate: evaluate with the average, in the sanity check, in validations and in `trainer.validate()`.
+
+    Attributes:
+        count: how many updates' weights are in the average.
+
+    Raises:
+        CallerError: an argument can't be used, or the driver keeps no averages.
+    """
+
+    def __init__(
+        self,
+        decay: float = 0.999,
+        warmup: int = 0,
+        update_every: int = 1,
+        start_at: int = 0,
+        buffers: str = "copy",
+        evaluate: bool = True,
+    ) -> None:
+        if type(decay) not in (int, float) or not 0 <= decay <= 1:
+            raise CallerError(f"decay must be a number from 0 to 1, not {decay!r}")
+        for name, value, least in (("warmup", warmup, 0), ("update_every", update_every, 1), ("start_at", start_at, 0)):
+            if type(value) is not int or value < least:
+                raise CallerError(f"{name} must be an integer >= {least}, not {value!r}")
+        if buffers not in _BUFFERS:
+            raise CallerError(f"buffers must be one of {', '.join(_BUFFERS)}, not {buffers!r}")
+        self.decay = float(decay)
+        self.count = 0
+        self._warmup, self._every, self._start, self._buffers = warmup, update_every, start_at, buffers
+        self._evaluate = evaluate
+        self._updates = 0
+        self._driver: Driver | None = None
+        self._held: Any = None
+
+    def on_after_trainer_initialized(self, trainer: Any, driver: Driver) -> None:
+        self._driver = driver
+        self._held = driver.averages(buffers=self._buffers == "average")
+        if self._evaluate and trainer.evaluator is not None:
+            trainer.evaluator.within.append(self._held.applied)
+
+    def on_train_begin(self, trainer: Any) -> None:
+        self._refuse_applied("train")
+
+    def on_after_resume(self, trainer: Any, report: Any) -> None:
+        self._refuse_applied("train")
+
+    def on_continue(self, trainer: Any) -> None:
+        self._refuse_applied("train")
+
+    def on_after_optimizer_step(self, trainer: Any, optimizers: Any) -> None:
+        if trainer.step_skipped:
+            return
+        self._updates += 1
+        if self._updates > self._start and (self._updates - self._start - 1) % self._every == 0:
+            self._held.add(self._decay_now() if self.count else None)
+            self.count += 1
+
+    def _decay_now(self) -> float:
+        if not self._warmup:
+            return self.decay
+        return min(self.decay, (1 + self.count) / (self._warmup + self.count))
+
+    @contextmanager
+    def applied(self, trainer: Any = None) -> Iterator[None]:
+        """Run the body with the average in the model; before there is one, with the weights as they are.
+
+        Args:
+            trainer: whose model; None means the trainer that this callback was given to.
+
+        Raises:
+            CallerError: this callback belongs to another trainer, or to none.
+        """
+        if self._driver is None or (trainer is not None and trainer.driver is not self._driver):
+            raise CallerError("EMA.applied: this callback isn't one of that trainer's callbacks")
+        with self._held.applied():
+            yield
+
+    def save_model(self, target: Any) -> None:
+        """Write the model with the averaged weights, to be read with `load_model` or `torch.load(weights_only=True)`.
+
+        Args:
+            target: a path, written whole or not at all; or an open binary file.
+
+        Raises:
+            CallerError: there is no average yet.
+        """
+        if not self.count or self._driver is None:
+            raise CallerError("EMA.save_model: there is no average yet, since no update was taken into it")
+        with self.applied():
+            self._driver.save_model(target)
+
+    def _refuse_applied(self, what: str) -> None:
+        if self._held.are_applied:
+            raise CallerError(f"the averaged weights are in the model, and can't {what}: leave EMA.applied() first")
+
+    def built_with(self) -> dict[str, Any]:
+        return {
+            "decay": self.decay,
+            "warmup": self._warmup,
+            "update_every": self._every,
+            "start_at": self._start,
+            "buffers": self._buffers,
+            "evaluate": self._evaluate,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing before the first update, so that a callback can be added to a run that had none."""
+        if not self._updates:
+            return {}
+        self._refuse_applied("be saved as the average")
+        return {"updates": self._updates, "count": self.count, "average": self._held.state()}
+
+    def check_state_dict(self, trainer: Any, state: dict[str, Any], at: Any) -> None:
+        fault = self._held.fault(state["average"])
+        if fault:
+            raise CallerError(
+                f"the saved average of EMA doesn't fit this model: {fault}. Build both as they were, or start a new run"
+            )
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._updates, self.count = state["updates"], state["count"]
+        self._held.load(state["average"])
