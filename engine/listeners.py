@@ -159,6 +159,7 @@ class Listeners:
                 thin = getattr(method, "__tachograph_filter__", None)
                 fn = _bound(callback, method) if thin is not None else method
                 self.add(Moment(moment_name(name), thin), fn, owner=callback)
+        callback.subscribe(self)
 
     def remove_callback(self, callback: Callback) -> None:
         """Take a callback's subscriptions back, and forget its name."""

@@ -92,6 +92,8 @@ class Replay:
                     fn(self) if give is None else fn(self, *give(self, event))
             if stop is not None and (stop(record) if callable(stop) else record.seq >= stop):
                 break
+        for callback in self.listeners.callbacks.values():
+            callback.replayed(self)
         return self.trainer_state
 
     def _event(self, record: Record) -> Event:

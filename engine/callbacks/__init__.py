@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from .ema import EMA
     from .grad_clip import GradClip, TorchGradClipCallback
     from .grad_norm_monitor import GradNormMonitor
+    from .loggers.csv import CSVLogger
+    from .loggers.logger import Logger
+    from .loggers.mlflow import MLflowLogger
+    from .loggers.tensorboard import TensorBoardLogger
+    from .loggers.wandb import WandbLogger
     from .lr_monitor import LRMonitor
     from .lr_schedule import LRSchedCallback, LRSchedule
     from .memory import MemoryMonitor
@@ -34,6 +39,11 @@ HOMES = {
     "ema": ("EMA",),
     "grad_clip": ("GradClip", "TorchGradClipCallback"),
     "grad_norm_monitor": ("GradNormMonitor",),
+    "loggers.csv": ("CSVLogger",),
+    "loggers.logger": ("Logger",),
+    "loggers.mlflow": ("MLflowLogger",),
+    "loggers.tensorboard": ("TensorBoardLogger",),
+    "loggers.wandb": ("WandbLogger",),
     "lr_monitor": ("LRMonitor",),
     "lr_schedule": ("LRSchedCallback", "LRSchedule"),
     "memory": ("MemoryMonitor",),
@@ -53,6 +63,7 @@ _HOME = {name: module for module, names in HOMES.items() for name in names}
 
 __all__ = [
     "EMA",
+    "CSVLogger",
     "Callback",
     "EarlyStopping",
     "GradClip",
@@ -60,6 +71,8 @@ __all__ = [
     "LRMonitor",
     "LRSchedCallback",
     "LRSchedule",
+    "Logger",
+    "MLflowLogger",
     "MemoryMonitor",
     "ModelSummary",
     "Monitor",
@@ -67,12 +80,14 @@ __all__ = [
     "Progress",
     "SnapshotPolicy",
     "SpikeGuard",
+    "TensorBoardLogger",
     "ThroughputMonitor",
     "TimeLimit",
     "Timer",
     "TimerCallback",
     "TorchGradClipCallback",
     "TorchWarmupCallback",
+    "WandbLogger",
     "Warmup",
 ]
 

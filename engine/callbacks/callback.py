@@ -60,6 +60,12 @@ class Callback:
         """Take the state of a snapshot: `load_state_dict(states)`, unless overridden."""
         self.load_state_dict(states)
 
+    def subscribe(self, listeners: Any) -> None:
+        """Subscribe to more than moments, when it is registered: `listeners.add(Stepped, self.stepped, owner=self)`."""
+
+    def replayed(self, replay: Any) -> None:
+        """Hear that a replay has gone through its journal, which may end anywhere; give back what was opened."""
+
     def on_continue(self, trainer: Any) -> None:
         """Hear that a run that had ended goes on in the same object, by a second `run()`; forget what ended it."""
 
