@@ -34,6 +34,7 @@ class Recorder:
 
     Attributes:
         append: commit one transition: `append(source, event, state)`.
+        run: the run's id.
         snapshots: publishes snapshots.
     """
 
@@ -66,6 +67,7 @@ class Recorder:
             background=world.background,
             seal_records=world.segment,
         )
+        self.run: str = about["run"]
         self._final = machine.final
         self._incarnation = incarnation
         self._expected: dict[int, Record] = {}

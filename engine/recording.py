@@ -21,12 +21,12 @@ FORMAT = 1
 
 FIXED = (
     *("machine", "model", "optimizers", "precision", "seed"),
-    *("accumulation_steps", "accumulation_tail", "data"),
+    *("accumulation_steps", "accumulation_tail", "data", "overfit_batches"),
 )
 """Settings that decide what the bits are: a resume with another value is refused."""
 FELT = (
     *("num_train_batch_per_epoch", "batch_size", "hyperparameters", "callbacks"),
-    *("train_fn", "batch_step_fn", "validate_every", "validation"),
+    *("train_fn", "batch_step_fn", "compile", "validate_every", "validation"),
 )
 """Settings that may be changed at a resume and make the history another one: nothing recorded is expected any more."""
 CHANGEABLE = (
@@ -90,24 +90,36 @@ def create(
     """
     if holds_a_run(path):
         raise CallerError(f"{path} holds a run already. Go on with run(resume_from='auto'), or give another run_dir")
-    about = {
-        "format": FORMAT,
-        "run": uuid.uuid4().hex,
-        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "command": sys.argv,
-        "parent": parent,
-        "world": 1,
-        "settings": dict(settings),
-        "environment": environment(told),
-    }
+    told_of = about(settings, told, uuid.uuid4().hex, parent)
     try:
         make_dirs(disk or Files(), path)
-        write_json(path / "run.json", about, disk)
+        write_json(path / "run.json", told_of, disk)
     except OSError as error:
         raise CallerError(
             f"run_dir {path} can't be written: {error.strerror}. Give another run_dir, or None"
         ) from error
-    return about
+    return told_of
+
+
+def about(settings: Mapping[str, Any], told: Mapping[str, Any], run: str, parent: Any = None) -> dict[str, Any]:
+    """Return what is told once of a run: plain data.
+
+    Args:
+        settings: what a resume is held against.
+        told: what is known of the machine and the libraries.
+        run: its id.
+        parent: the point of another run that it goes on from.
+    """
+    return {
+        "format": FORMAT,
+        "run": run,
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "parent": parent,
+        "world": 1,
+        "settings": json.loads(json.dumps(dict(settings), default=str)),
+        "environment": environment(told),
+    }
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tachograph.states.trainer_state import SCHEMA
 
 from . import recording, snapshots
 from .diff import Diverged, Divergence
-from .journal import Journal, JournalLock, Position, Record, recover
+from .journal import Incarnation, Journal, JournalLock, Position, Record, recover
 from .journal.codec import restored
 from .snapshots import Snapshot, SnapshotFault
 from .sources import Chosen, Source, intact_snapshot
@@ -56,6 +56,34 @@ class ResumeReport:
     changed: dict[str, tuple[Any, Any]]
 
 
+@attrs.frozen
+class Past:
+    """What a journal says of a point of its run; nothing where there is no journal.
+
+    Attributes:
+        lives: the run's incarnations.
+        last: its last transition.
+        expected: by seq, what was recorded past the point and should come again.
+        accounts: what each life did next there.
+    """
+
+    lives: list[Incarnation] = attrs.field(factory=list)
+    last: Record | None = None
+    expected: dict[int, Record] = attrs.field(factory=dict)
+    accounts: list[Record] = attrs.field(factory=list)
+
+    @classmethod
+    def of(cls, journal: Journal, snapshot: Snapshot | None) -> Past:
+        """Read what a journal says of a snapshot's point; None: of the beginning."""
+        point, lives = _point(snapshot), journal.incarnations
+        expected = journal.expected_after(point.incarnation, point.seq) if lives else {}
+        return cls(lives, journal.last, expected, journal.accounts_after(point.incarnation, point.seq))
+
+
+def _point(snapshot: Snapshot | None) -> Position:
+    return GENESIS if snapshot is None else Position(snapshot.incarnation, snapshot.seq, snapshot.chain)
+
+
 def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> None:
     """Stand an engine where a run goes on, with its recording open.
 
@@ -64,6 +92,9 @@ def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> N
         RestoreFault, RestoreMismatch: the snapshot doesn't fit the driver or the listeners.
         JournalBusy, JournalCorrupt: the journal is being written, or is damaged.
     """
+    if source.about is not None:
+        _enter_saved(engine, source, source.about, on_divergence, strict)
+        return
     about = recording.load(source.run_dir)
     here = engine.adopts(source.run_dir)
     lock = JournalLock(source.run_dir) if here else None
@@ -91,11 +122,21 @@ def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> N
             chosen = Chosen(given, torn=torn)
         if chosen.snapshot is None and about.get("parent"):
             raise SnapshotFault(_orphaned(source.run_dir, about["parent"], chosen.passed_over))
-        _restore(engine, source.run_dir, about, journal, chosen, changed, lock, strict, on_divergence)
+        past = Past.of(journal, chosen.snapshot)
+        _restore(engine, source.run_dir, about, past, chosen, changed, lock, strict, on_divergence)
     except BaseException:
         if lock is not None:
             lock.release()
         raise
+
+
+def _enter_saved(engine: Engine, source: Source, about: dict[str, Any], on_divergence: str, strict: bool) -> None:
+    """Stand an engine where a trainer was saved to a folder: no journal tells what followed."""
+    snapshot = intact_snapshot(source)
+    held = {**about["settings"], "environment": about["environment"]}
+    here = {"environment": recording.environment(engine._environment())}
+    changed = {**engine.take_settings({**about, "settings": held}), **recording.compare_settings(held, here)}
+    _restore(engine, source.run_dir, about, Past(), Chosen(snapshot), changed, None, strict, on_divergence)
 
 
 def _changed(engine: Engine, about: dict[str, Any], journal: Journal) -> dict[str, tuple[Any, Any]]:
@@ -110,7 +151,7 @@ def _restore(
     engine: Engine,
     run_dir: Path,
     about: dict[str, Any],
-    journal: Journal,
+    past: Past,
     chosen: Chosen,
     changed: dict[str, tuple[Any, Any]],
     lock: Any,
@@ -118,26 +159,24 @@ def _restore(
     on_divergence: str,
 ) -> None:
     snapshot = chosen.snapshot
-    start = GENESIS if snapshot is None else Position(snapshot.incarnation, snapshot.seq, snapshot.chain)
-    expected = journal.expected_after(start.incarnation, start.seq) if journal.incarnations else {}
-    last = journal.last
+    start, last = _point(snapshot), past.last
     batch: Any = NO_BATCH
     if snapshot is None:
         engine._prepare()
     else:
         batch = _load(engine, snapshot, strict)
-    if any(_heeded_stop(engine, record) for record in journal.accounts_after(start.incarnation, start.seq)):
+    if any(_heeded_stop(engine, record) for record in past.accounts):
         _ask_again(engine)
     lost = None if snapshot is None else snapshot.about()["unwritten"]
     path = None if snapshot is None else snapshot.path
-    _record(engine, run_dir, about, journal, start, path, lost, lock)
+    _record(engine, run_dir, about, past, start, path, lost, lock)
     engine.announced_until = start.seq - (lost is not None)
     if lock is not None:  # how it ended isn't what will happen there now
         engine.announced_until = 0 if last is None else last.seq - (last.event in ("Failed", "Stopped"))
-    report = ResumeReport(run_dir, path, start.seq, len(expected), chosen.passed_over, chosen.torn, changed)
+    report = ResumeReport(run_dir, path, start.seq, len(past.expected), chosen.passed_over, chosen.torn, changed)
     _tell(engine, report, snapshot)
     if engine._recorder is not None and lock is not None and not recording.is_felt(changed):
-        engine._recorder.expect(dict(expected), _saying(engine, start.seq), _on_divergence(engine, on_divergence))
+        engine._recorder.expect(dict(past.expected), _saying(engine, start.seq), _on_divergence(engine, on_divergence))
     if snapshot is not None:
         engine._reenter(engine.trainer_state, batch)
         engine._hear_inside("on_after_resume", report)
@@ -198,7 +237,7 @@ def _record(
     engine: Engine,
     run_dir: Path,
     about: dict[str, Any],
-    journal: Journal,
+    past: Past,
     start: Position,
     source: Path | None,
     lost: Any,
@@ -217,7 +256,7 @@ def _record(
         return
     engine.run_dir = run_dir
     number, parent_at = 0, None
-    lives = {life.number: life for life in journal.incarnations}
+    lives = {life.number: life for life in past.lives}
     taken_in = lives.get(start.incarnation)
     travelled = lost is not None and start.seq == (0 if taken_in is None else taken_in.last_seq) + 1
     if lives:

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from .journal import Journal, JournalWriteError, Task, make_dirs
+from .journal import Files, Journal, JournalWriteError, Task, make_dirs
 from .retention import Entry, Keep, remove, superfluous
 from .snapshots import (
     FORMAT,
@@ -51,6 +51,45 @@ class Outcome:
     fault: SnapshotWriteFault | JournalWriteError | None = None
     pruned: list[str] = attrs.field(factory=list)
     prune_fault: str = ""
+
+
+def write_whole(
+    disk: Files,
+    directory: Path,
+    about: Mapping[str, Any],
+    save: Save,
+    run: str,
+    incarnation: int,
+    before: Callable[[], None] = lambda: None,
+) -> Snapshot:
+    """Write a snapshot under a temporary name, `COMMIT` last, and read it back.
+
+    Args:
+        disk: where it is written.
+        directory: its temporary name; what is there goes.
+        about: the engine's part, plain data with `seq`, `chain` and `exact`.
+        save: writes the driver's part into a directory.
+        run: the run's id.
+        incarnation: of this process.
+        before: called before `COMMIT` is written; makes durable what the snapshot relies on.
+
+    Raises:
+        OSError: the disk refused, or what is read back isn't what was written.
+    """
+    disk.remove_tree(directory)
+    disk.make_dir(directory)
+    files = dict(save(directory))
+    files["state.json"] = write_json(disk, directory / "state.json", about)
+    before()
+    commit = {"format": FORMAT, "run": run, "incarnation": incarnation, "files": files}
+    commit |= {key: about[key] for key in ("seq", "chain", "exact")}
+    write_json(disk, directory / "COMMIT", {**commit, "digest": digest_of_commit(commit)})
+    written = read(directory, disk)
+    fault = written.fault(disk)
+    if fault:
+        raise OSError(f"read back, {fault}")
+    disk.fsync_dir(directory)
+    return written
 
 
 class SnapshotWriter:
@@ -147,19 +186,7 @@ class SnapshotWriter:
     ) -> Snapshot:
         disk = self._disk
         make_dirs(disk, self._root)
-        disk.remove_tree(temporary)
-        disk.make_dir(temporary)
-        files = dict(save(temporary))
-        files["state.json"] = write_json(disk, temporary / "state.json", about)
-        before_publishing()
-        commit = {"format": FORMAT, "run": self._run, "incarnation": self._incarnation, "files": files}
-        commit |= {key: about[key] for key in ("seq", "chain", "exact")}
-        write_json(disk, temporary / "COMMIT", {**commit, "digest": digest_of_commit(commit)})
-        written = read(temporary, disk)
-        fault = written.fault(disk)
-        if fault:
-            raise OSError(f"read back, {fault}")
-        disk.fsync_dir(temporary)
+        written = write_whole(disk, temporary, about, save, self._run, self._incarnation, before_publishing)
         path = self._root / f"{about['seq']:012d}"
         if path.exists():  # another incarnation's, damaged or superseded
             path = path.with_name(f"{path.name}.i{self._incarnation}")
@@ -225,4 +252,4 @@ class SnapshotWriter:
         return self._states[snapshot.path]
 
 
-__all__ = ["Outcome", "SnapshotWriter"]
+__all__ = ["Outcome", "SnapshotWriter", "write_whole"]

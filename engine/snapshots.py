@@ -7,8 +7,10 @@ directory fsynced (`snapshot_writer`). So under its own name it is whole, or it 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,7 +107,9 @@ class Snapshot:
 
     def strangers(self) -> list[str]:
         """List what lies in its directory and isn't part of it."""
-        return sorted(p.name for p in self.path.iterdir() if p.name not in self.files and p.name != "COMMIT")
+        own = {"COMMIT", *(name.split("/")[0] for name in self.files)}
+        names = (p.name for p in self.path.iterdir())
+        return sorted(n for n in names if n not in own and not n.startswith("tachograph_"))  # notes of callbacks
 
     @property
     def size(self) -> int:
@@ -256,6 +260,18 @@ def leftovers(run_dir: Path, *, removed: bool = False) -> list[Path]:
     return sorted((run_dir / "snapshots").glob(f"{REMOVING if removed else TEMPORARY}*"))
 
 
+def settle(path: Path) -> None:
+    """Give a folder that a trainer was saved to its name back, if a kill struck between the two renames of a save."""
+    if path.exists():
+        return
+    for prefix in (TEMPORARY, REMOVING):
+        other = path.with_name(f"{prefix}{path.name}")
+        with contextlib.suppress(SnapshotFault, OSError):
+            if not read(other).fault():
+                os.rename(other, path)
+                return
+
+
 def clean(run_dir: Path, disk: Files = DISK) -> list[str]:
     """Remove what processes that died left under temporary names; return the names of the half written ones."""
     torn = leftovers(run_dir)
@@ -286,5 +302,6 @@ __all__ = [
     "newest",
     "place_in",
     "read",
+    "settle",
     "write_json",
 ]

@@ -19,10 +19,17 @@ _LEGAL = "resume_from takes a run directory, or a snapshot of it: runs/<run>/sna
 
 @attrs.frozen
 class Source:
-    """A run, and a snapshot of it if one was given."""
+    """A run, and a snapshot of it if one was given.
+
+    Attributes:
+        run_dir: the run; or the folder that a trainer was saved to.
+        snapshot: the one that was given.
+        about: what a trainer that was saved to a folder tells of its run; None for a run, whose `run.json` does.
+    """
 
     run_dir: Path
     snapshot: Snapshot | None
+    about: dict[str, Any] | None = None
 
 
 @attrs.frozen
@@ -63,12 +70,13 @@ def find(resume_from: Any, run_dir: Path | None, driver: Driver | None = None) -
     if not isinstance(resume_from, (str, Path)):
         raise CallerError(f"resume_from must be a path, 'auto' or None, not {resume_from!r}")
     path = Path(resume_from)
+    snapshots.settle(path)
     if not path.exists():
         raise FileNotFoundError(f"resume_from: there is nothing at {path}")
     if not path.is_dir():
         raise recording.NotARun(_about_file(path, driver))
     if path.resolve().parent.name == "snapshots" or (path / "COMMIT").is_file():
-        return _in_its_run(path, snapshots.read(path))
+        return _saved(path, run_dir) or _in_its_run(path, snapshots.read(path))
     if path.name == "snapshots" and recording.holds_a_run(path.parent):
         raise recording.NotARun(f"{path} holds the snapshots of the run {path.parent}: give that, or one of them")
     recording.load(path)
@@ -82,6 +90,17 @@ def _about_file(path: Path, driver: Driver | None) -> str:
         return f"{path} is a file of the {what} {within}: give its directory"
     what = "a file" if driver is None else driver.what_is(path)
     return f"{path} is {what}, and no run. {_LEGAL}; trainer.load_model(path) takes a model's weights"
+
+
+def _saved(path: Path, run_dir: Path | None) -> Source | None:
+    """Return a trainer that was saved to a folder: as a point of the run that goes on here, or by itself."""
+    snapshot = snapshots.read(path)
+    fault = snapshot.fault_of("state.json")
+    about = None if fault else snapshot.about().get("about")
+    if about is None:
+        return None
+    here = run_dir is not None and recording.holds_a_run(run_dir) and recording.load(run_dir)["run"] == snapshot.run
+    return Source(run_dir, snapshot) if here and run_dir is not None else Source(path, snapshot, about)
 
 
 def _in_its_run(path: Path, snapshot: Snapshot) -> Source:

@@ -30,14 +30,17 @@ from tachograph.states.errors import CallerError
 from tachograph.states.step import TAILS, window_size
 
 from . import arguments, describing, recording
+from .debugging import debugging_of
 from .due import Due
 from .engine import Engine
 from .evaluating import Evaluations
 from .evaluator import Evaluator
+from .finders import Finders
 from .legality import STEP, Check
 from .limits import Limits
 from .losses import short
 from .marked import OnDescriptor, hand_out, marked_for
+from .min_epochs import min_epochs_of
 from .models import Models
 from .steps import Steps
 from .user_state import State
@@ -47,7 +50,7 @@ _OUTSIDE_AN_EPOCH = ("init", "sanity_check", "epoch_begin", "epoch_end")
 _fetched = maker(Fetched, "ids")
 
 
-class Trainer(Steps, Evaluations, Models, Engine):
+class Trainer(Steps, Evaluations, Models, Finders, Engine):
     """Trains a model.
 
     Args:
@@ -86,6 +89,16 @@ class Trainer(Steps, Evaluations, Models, Engine):
             (it is closed with its own divisor), "carry" (the next epoch fills it up) or "drop"; `requeue`, see
             `requeue_of`; `keep_snapshots`, an int n to keep the last n snapshots, or a `Keep(...)`; and
             `on_snapshot_fault`, "raise" or "warn" when one can't be written.
+            `min_epochs`: a listener's stop waits until so many epochs are done; 0: it never waits.
+            `overfit_batches`: n > 0: train on the first n batches of the first epoch in every epoch, and validate on
+            them; -1: on all of it; 0: off.
+            `fast_dev_run`: True or n: one epoch of 1 or n batches of everything, nothing kept that wasn't asked for.
+            `limit_train_batches`, `limit_validate_batches`: what `run()` uses of a loader where it isn't told: n > 0
+            batches, a fraction > 0.0 and <= 1.0 of its length, -1 all.
+            `deterministic`: True: during a run, operations without a deterministic algorithm are errors; "warn":
+            warnings.
+            `detect_anomaly`: True: during a run, a backward pass that makes a NaN is an error.
+            `compile`: True, or a dict of `torch.compile`'s arguments: what batches are given to is compiled.
 
     Raises:
         CallerError: an argument can't be used; the message says which, and what would be. Nothing was written.
@@ -120,6 +133,11 @@ class Trainer(Steps, Evaluations, Models, Engine):
         **kwargs: Any,
     ) -> None:
         given = arguments.known(kwargs, inspect.signature(Trainer.__init__).parameters)
+        self._debug = debugging_of(given)
+        n_epochs, run_dir, validate_every, snapshot_every = self._debug.shortened(
+            given, n_epochs=n_epochs, run_dir=run_dir, validate_every=validate_every, snapshot_every=snapshot_every
+        )
+        validate_dataloaders = self._debug.evaluated(self, validate_dataloaders, metrics)
         self._auto_dir = run_dir == "auto"
         self.accumulation_steps = arguments.count(accumulation_steps, "accumulation_steps")
         n_batches = arguments.limit(given["n_batches"], "n_batches")
@@ -136,6 +154,7 @@ class Trainer(Steps, Evaluations, Models, Engine):
         train = choose_driver(driver, model, device, **arguments.driver_options(driver, precision, fp16, given))
         train.set_optimizers(optimizers)
         train.set_dataloader(train_dataloader)
+        self._debug.ready(train)
         train.input_mapping = arguments.one_mapping("input", input_mapping, given["train_input_mapping"])
         self._output_mapping = arguments.one_mapping("output", output_mapping, given["train_output_mapping"])
         self.train_dataloader = train_dataloader
@@ -182,7 +201,9 @@ class Trainer(Steps, Evaluations, Models, Engine):
         self._snapshot_every = snapshot_every
         for target, fn in marked_for(marker):
             self.listeners.add(target, fn)
-        for callback in arguments.with_progress(callbacks, given["progress_bar"]):
+        self._min_epochs = min_epochs_of(given["min_epochs"], limit.n_epochs)
+        held = [*arguments.with_progress(callbacks, given["progress_bar"]), *self._min_epochs]
+        for callback in self._debug.heard(held):
             self.listeners.add_callback(callback)
         self._unchecked = batch_step_fn is not None
         self._own_step = batch_step_fn is not None
@@ -227,23 +248,30 @@ class Trainer(Steps, Evaluations, Models, Engine):
             KeyboardInterrupt, SystemExit: a signal ended the run; the status is 128 + its number.
             BaseException: whatever the model, the data or a listener raised; the journal says where.
         """
+        if resume_from is None and self._load_from is not None:
+            resume_from, self._load_from = self._load_from, None
         arguments.batches(num_train_batch_per_epoch, "num_train_batch_per_epoch")
         arguments.batches(num_eval_batch_per_dl, "num_eval_batch_per_dl")
         if num_eval_sanity_batch != 0:
             arguments.batches(num_eval_sanity_batch, "num_eval_sanity_batch")
         assert self.driver is not None
-        self.driver.set_dataloader(self.train_dataloader, num_train_batch_per_epoch)
-        self._num_train, self._num_eval = num_train_batch_per_epoch, num_eval_batch_per_dl
+        self._num_train, self._num_eval, sanity = self._debug.limits(
+            num_train_batch_per_epoch, num_eval_batch_per_dl, num_eval_sanity_batch, self.train_dataloader
+        )
+        self.driver.set_dataloader(self.train_dataloader, self._num_train)
         if self._unchecked:  # not before: listeners may still have been added
             self._check, self._unchecked = Check(self, STEP, "batch_step_fn"), False
-        self._sanity = num_eval_sanity_batch if self.evaluator is not None else 0
+        self._sanity = sanity if self.evaluator is not None else 0
         self._measured = self.run_dir is not None or self.listeners.hear_events()
         self.batch_indices = self._went_on_at = None
         self._limits.begin()
+        if told := self._debug.sentence():
+            self.say(told)
         try:
-            end: TrainerState = super().run(
-                resume_from=resume_from, resume_training=resume_training, on_divergence=on_divergence, strict=strict
-            )
+            with self._debug.around(self.driver):
+                end: TrainerState = super().run(
+                    resume_from=resume_from, resume_training=resume_training, on_divergence=on_divergence, strict=strict
+                )
             if end.global_forward_batches == self._went_on_at and end.state == "done":
                 self.say(f"{end.stop_asked or 'the limit is reached already'}: nothing was run")
             return end
@@ -253,6 +281,11 @@ class Trainer(Steps, Evaluations, Models, Engine):
             return self.trainer_state  # type: ignore[no-any-return]
         finally:
             self._limits.end()
+
+    def stop(self, reason: str = "stop()") -> None:
+        """Ask the run to stop at the next transition, or when `min_epochs` are done; see `Engine.stop`."""
+        if not any(least.defers(self, str(reason) or "stop()") for least in self._min_epochs):
+            super().stop(reason)
 
     def end_epoch(self, reason: str = "end_epoch()") -> None:
         """End the epoch in work before its next batch; its validation and its end follow as usual.
@@ -393,6 +426,7 @@ class Trainer(Steps, Evaluations, Models, Engine):
             "n_batches": self.n_batches,
             "max_time": self.max_time,
             "num_train_batch_per_epoch": self._num_train,
+            **self._debug.settings(),
             "hyperparameters": self.driver.hyperparameters(),
             "callbacks": self.listeners.built_with(),
             "batch_step_fn": describing.named(self._step_fn) if self._own_step else None,
@@ -439,7 +473,7 @@ class Trainer(Steps, Evaluations, Models, Engine):
             self.batch_indices = driver.batch_ids
             reached = self._limits.reached(state)
             if reached:  # the limit was lowered while this batch was in hand
-                self.stop(reached)
+                super().stop(reached)
 
     def _take_length(self, state: TrainerState, length: int | None) -> None:
         """The batch size was changed, and with it the length of the epoch in work and of the window that is open."""
