@@ -167,6 +167,21 @@ class StubDriver(Driver):
     def rng_digest(self) -> int:
         return self.generator
 
+    def save_model(self, target: Any) -> None:
+        raw = json.dumps({"weight": self.weight}).encode()
+        if hasattr(target, "write"):
+            target.write(raw)
+            return
+        path = Path(target)
+        temporary = path.with_name(f".{path.name}.writing")
+        temporary.unlink(missing_ok=True)
+        write_bytes(raw, temporary)
+        temporary.replace(path)
+
+    def load_model(self, source: Any) -> None:
+        raw = source.read() if hasattr(source, "read") else Path(source).read_bytes()
+        self.weight = json.loads(raw)["weight"]
+
     def weights(self) -> Any:
         return self.weight
 

@@ -15,6 +15,7 @@ import copy
 import logging
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ class Engine:
         announced_until: the last transition that a process before this one had announced to its listeners.
         batch: the batch in hand, between its fetch and the end of its step; else None.
         world: the disk, the clock, and work beside the run; a simulation gives another one before `run()`.
+        as_trained: what the model is saved in once the run has ended: functions that make a context manager, entered in
+            their order. A callback that leaves other weights in the model than those that were trained adds one.
 
     Raises:
         MachineFault: a state that isn't final has no function, or a function no state.
@@ -98,6 +101,7 @@ class Engine:
         self.announced_until = 0
         self.batch: Any = None
         self.world = World()
+        self.as_trained: list[Callable[[], AbstractContextManager[Any]]] = []
         self._perform = dict(perform)
         self._way, self._final, self._index = machine.ways, machine.final, self.listeners.index  # read on every commit
         self._recorder: Recorder | None = None

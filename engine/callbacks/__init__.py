@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .callback import Callback
-    from .early_stopping import EarlyStopping
+    from .checkpoint import Checkpoint, CheckpointCallback
+    from .early_stopping import EarlyStopCallback, EarlyStopping
     from .ema import EMA
+    from .execute_on_better import ExecuteOnBetter, ExecuteOnceBetterMonitor
     from .grad_clip import GradClip, TorchGradClipCallback
     from .grad_norm_monitor import GradNormMonitor
+    from .load_best_model import LoadBestModel, LoadBestModelCallback
     from .loggers.csv import CSVLogger
     from .loggers.logger import Logger
     from .loggers.mlflow import MLflowLogger
@@ -24,21 +27,28 @@ if TYPE_CHECKING:
     from .memory import MemoryMonitor
     from .model_summary import ModelSummary
     from .monitor import Monitor
+    from .more_evaluate import MoreEvaluate, MoreEvaluateCallback
     from .nan_guard import NanGuard
     from .progress import Progress
+    from .results_monitor import HasMonitorCallback, ResultsMonitor
+    from .saver import SaveFault, Saver
     from .snapshot_policy import SnapshotPolicy
     from .spike_guard import SpikeGuard
     from .throughput import ThroughputMonitor
     from .time_limit import TimeLimit
     from .timer import Timer, TimerCallback
+    from .top_k import TopkQueue, TopkSaver
     from .warmup import TorchWarmupCallback, Warmup
 
 HOMES = {
     "callback": ("Callback",),
-    "early_stopping": ("EarlyStopping",),
+    "checkpoint": ("Checkpoint", "CheckpointCallback"),
+    "early_stopping": ("EarlyStopCallback", "EarlyStopping"),
     "ema": ("EMA",),
+    "execute_on_better": ("ExecuteOnBetter", "ExecuteOnceBetterMonitor"),
     "grad_clip": ("GradClip", "TorchGradClipCallback"),
     "grad_norm_monitor": ("GradNormMonitor",),
+    "load_best_model": ("LoadBestModel", "LoadBestModelCallback"),
     "loggers.csv": ("CSVLogger",),
     "loggers.logger": ("Logger",),
     "loggers.mlflow": ("MLflowLogger",),
@@ -49,13 +59,17 @@ HOMES = {
     "memory": ("MemoryMonitor",),
     "model_summary": ("ModelSummary",),
     "monitor": ("Monitor",),
+    "more_evaluate": ("MoreEvaluate", "MoreEvaluateCallback"),
     "nan_guard": ("NanGuard",),
     "progress": ("Progress",),
+    "results_monitor": ("HasMonitorCallback", "ResultsMonitor"),
+    "saver": ("SaveFault", "Saver"),
     "snapshot_policy": ("SnapshotPolicy",),
     "spike_guard": ("SpikeGuard",),
     "throughput": ("ThroughputMonitor",),
     "time_limit": ("TimeLimit",),
     "timer": ("Timer", "TimerCallback"),
+    "top_k": ("TopkQueue", "TopkSaver"),
     "warmup": ("TorchWarmupCallback", "Warmup"),
 }
 """file -> the public names that live in it, as imported above."""
@@ -65,19 +79,32 @@ __all__ = [
     "EMA",
     "CSVLogger",
     "Callback",
+    "Checkpoint",
+    "CheckpointCallback",
+    "EarlyStopCallback",
     "EarlyStopping",
+    "ExecuteOnBetter",
+    "ExecuteOnceBetterMonitor",
     "GradClip",
     "GradNormMonitor",
+    "HasMonitorCallback",
     "LRMonitor",
     "LRSchedCallback",
     "LRSchedule",
+    "LoadBestModel",
+    "LoadBestModelCallback",
     "Logger",
     "MLflowLogger",
     "MemoryMonitor",
     "ModelSummary",
     "Monitor",
+    "MoreEvaluate",
+    "MoreEvaluateCallback",
     "NanGuard",
     "Progress",
+    "ResultsMonitor",
+    "SaveFault",
+    "Saver",
     "SnapshotPolicy",
     "SpikeGuard",
     "TensorBoardLogger",
@@ -85,6 +112,8 @@ __all__ = [
     "TimeLimit",
     "Timer",
     "TimerCallback",
+    "TopkQueue",
+    "TopkSaver",
     "TorchGradClipCallback",
     "TorchWarmupCallback",
     "WandbLogger",

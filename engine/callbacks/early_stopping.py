@@ -100,3 +100,7 @@ class EarlyStopping(Callback):
         self._not_finite = state.get("not_finite", False)
         assert self._monitor is not None
         self._monitor.load_state_dict(state)
+
+
+EarlyStopCallback = EarlyStopping
+"""The reference trainer's name for it."""
