@@ -47,6 +47,8 @@ class Driver(abc.ABC):
             known.
         batch_samples: how many samples that batch holds, over all ranks.
         evaluation_ids: sample ids of the batch that `evaluation_batches` yielded last, or couldn't make, likewise.
+        evaluates: an evaluation is under way.
+        world_size: how many processes train together.
         input_mapping: applied to every training batch before it is moved to the device; None leaves it as it is.
         tell: takes a sentence that the user must read and the run must keep, such as one on data that is read again.
     """
@@ -56,6 +58,8 @@ class Driver(abc.ABC):
     batch_ids: Sequence[Any] | None = None
     batch_samples: int = 0
     evaluation_ids: Sequence[Any] | None = None
+    evaluates: bool = False
+    world_size: int = 1
     input_mapping: Callable[[Any], Any] | None = None
     tell: Callable[[str], None] = staticmethod(_unheard)
 
@@ -290,6 +294,20 @@ class Driver(abc.ABC):
         It is a generator: closed before its end, it lets go of what it began.
         """
         yield from dataloader
+
+    def release(self, dataloader: Any) -> None:
+        """Let go of an evaluation loader that won't be read again."""
+
+    def place(self, metric: Any) -> None:
+        """Move a metric that holds tensors to where the model is."""
+
+    def all_gather(self, value: Any) -> list[Any]:
+        """Return what every process holds, in the order of their ranks: numbers, tensors, or a tree of them."""
+        return [value]
+
+    def to_host(self, outputs: Any) -> Any:
+        """Copy what a model returned to the host's memory, so that nothing else of its batch lives on."""
+        return outputs
 
     def to_device(self, batch: Any) -> Any:
         """Move a batch to the device."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from .matching import matched
 from .measuring import LAG, Losses, read_scalar
 from .precision import choose_precision, overflowed, unscale
 from .staging import Staging
+from .undisturbed import undisturbed
 from .summary import summary
 from .weights import copy_weights, has_weights, put_weights
 
@@ -364,24 +365,28 @@ class TorchDriver(Driver):
                 self.evaluation_ids = source.ids
                 raise
 
+    def release(self, dataloader: Any) -> None:
+        source = self._evaluated.pop(id(dataloader), None)
+        if source is not None:
+            source.close()
+
+    def place(self, metric: Any) -> None:
+        if callable(getattr(metric, "to", None)):
+            metric.to(self.device)
+
+    def to_host(self, outputs: Any) -> Any:
+        return storage.copied(outputs)
+
     def forked(self) -> AbstractContextManager[Any]:
         return generators.forked()
 
     @contextmanager
     def evaluating(self, model: Any, eval_mode: bool = True) -> Iterator[None]:
-        modes = [(module, module.training) for module in model.modules()]
-        if eval_mode:
-            model.eval()
-        try:
-            with torch.no_grad():
-                if self._autocast is None:
-                    yield
-                else:
-                    with self._autocast():
-                        yield
-        finally:
-            for module, training in modes:
-                module.training = training
+        first = next(model.parameters(), None)
+        if first is not None and first.device != self.device:  # no run has moved it yet
+            model.to(self.device)
+        with undisturbed(model, eval_mode), torch.no_grad(), self._autocast() if self._autocast else nullcontext():
+            yield
 
     def evaluate_fn(self, model: Any, mode: str) -> Callable[[Any], Any]:
         if mode in _LOOKUP:

@@ -5,20 +5,17 @@ Training doesn't notice it: no gradients, every module's mode put back, the gene
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from tachograph.drivers import Driver, MatchFault, choose_driver
-from tachograph.drivers.epochs import samplers_of, tell_epoch
-from tachograph.drivers.lengths import length_of
-from tachograph.drivers.matching import Signature, as_mapping, mapping_fn, needed
+from tachograph.drivers import Driver, choose_driver
+from tachograph.drivers.matching import needed
 from tachograph.states.errors import CallerError, nearest
 
 from .describing import named
-from .losses import short
-from .notes import note
+from .metric_calls import checked_metrics, computed, update_of
+from .notes import attach
+from .passes import Limit, Passes, check_limit
 
 _SETTINGS: dict[str, Any] = {
     "model_use_eval_mode": True,
@@ -28,10 +25,11 @@ _SETTINGS: dict[str, Any] = {
     "output_from_new_proc": "only_error",
     "evaluate_fn": None,
     "model_wo_auto_param_call": False,
+    "precision": None,
 }
 
 
-class Evaluator:
+class Evaluator(Passes):
     """Evaluates a model.
 
     Args:
@@ -46,10 +44,11 @@ class Evaluator:
             `test_step` first.
         input_mapping: applied to each batch; a callable, or a dict of names.
         output_mapping: applied to the model's outputs likewise.
-        fp16: evaluate under fp16 autocast.
+        fp16: the same as `precision="fp16"`.
         verbose: 1 prints the results of a standalone run, 0 doesn't.
-        kwargs: `model_use_eval_mode`, `separator`, `evaluate_fn` (the name of a model's method),
-            `model_wo_auto_param_call`; `progress_bar`, `use_dist_sampler` and `output_from_new_proc` are accepted.
+        kwargs: `precision` ("fp32", "bf16", "fp16"), `model_use_eval_mode`, `separator`, `evaluate_fn` (the name of a
+            model's method), `model_wo_auto_param_call`, `progress_bar` ("auto": a live line in a terminal, "rich",
+            "plain", None); `use_dist_sampler` and `output_from_new_proc` are accepted.
 
     Attributes:
         within: what each evaluation runs in: functions that make a context manager, entered in their order. A callback
@@ -79,42 +78,41 @@ class Evaluator:
             if name not in _SETTINGS:
                 raise CallerError(f"Evaluator has no argument {name!r}. {nearest(name, _SETTINGS)}")
         settings = {**_SETTINGS, **kwargs}
-        if mode not in ("validate", "test"):
-            raise CallerError(f"mode must be 'validate' or 'test', not {mode!r}")
-        options = {} if isinstance(driver, Driver) else {"fp16": fp16}
-        self.driver = choose_driver("torch" if driver is None else driver, model, device, **options)
-        self.model = self.driver.model if model is None else model
-        self.dataloaders = _named_loaders(dataloaders)
-        self.metrics = _checked_metrics(metrics)
-        self.verbose = verbose
-        self.separator: str = settings["separator"]
-        self._eval_mode: bool = settings["model_use_eval_mode"]
         if batch_step_fn is not None and needed(batch_step_fn) != 2:
             raise CallerError(f"batch_step_fn must be a function of (evaluator, batch), not {batch_step_fn!r}")
+        super().__init__(
+            _driver_of(driver, model, device, fp16, settings),
+            model,
+            {"": None} if dataloaders is None else dataloaders,  # refused there like anything that is no loader
+            mode=mode,
+            evaluate_fn=settings["evaluate_fn"],
+            input_mapping=input_mapping,
+            output_mapping=output_mapping,
+            eval_mode=settings["model_use_eval_mode"],
+            progress_bar=settings["progress_bar"],
+        )
+        self.metrics = checked_metrics(metrics)
+        self.verbose = verbose
+        self.separator: str = settings["separator"]
         self._batch_step_fn = batch_step_fn
-        self._input_mapping = mapping_fn(input_mapping, "input_mapping")
-        self._output_mapping = mapping_fn(output_mapping, "output_mapping")
-        self._fn_name = named(batch_step_fn) or settings["evaluate_fn"] or mode
-        self._evaluate = self.driver.evaluate_fn(self.model, settings["evaluate_fn"] or mode)
-        self._updates = {name: _update_of(name, metric) for name, metric in self.metrics.items()}
-        self.batch_ids: Any = None
-        self.within: list[Callable[[], AbstractContextManager[Any]]] = []
+        self._distributed = self.driver.world_size > 1 and settings["use_dist_sampler"] is not False
+        self._updates = {name: update_of(name, metric) for name, metric in self.metrics.items()}
         self.before_batch: Callable[[Any], None] | None = None
         self.after_batch: Callable[[], None] | None = None
 
     def built_with(self) -> dict[str, Any]:
         """Return plain data on what is evaluated, and how."""
         return {
-            "fn": self._fn_name,
+            "fn": named(self._batch_step_fn) or self._fn_name,
             "metrics": {name: named(metric) for name, metric in self.metrics.items()},
             "loaders": {name or "given": self.driver.describe(held) for name, held in self.dataloaders.items()},
         }
 
-    def run(self, num_eval_batch_per_dl: int = -1) -> dict[str, Any]:
+    def run(self, num_eval_batch_per_dl: Limit = -1) -> dict[str, Any]:
         """Evaluate all metrics on all loaders.
 
         Args:
-            num_eval_batch_per_dl: batches to use of each loader, > 0; -1 uses all.
+            num_eval_batch_per_dl: batches to use of each loader, > 0; -1 uses all; or a fraction of its length.
 
         Returns:
             `indicator#metric#loader` -> value, plain data; empty parts are left out.
@@ -123,141 +121,98 @@ class Evaluator:
             CallerError: the number is 0 or below -1.
             MatchFault: a metric's `update` needs what neither the outputs nor the batch hold.
         """
-        results = self.run_until(lambda: False, num_eval_batch_per_dl)
+        results = self._run(num_eval_batch_per_dl, lambda: False, self._work)
         assert results is not None
+        if self.verbose:
+            print(", ".join(f"{key}: {value}" for key, value in results.items() if not key.startswith("_")))
         return results
 
-    def run_until(self, interrupted: Callable[[], bool], num_eval_batch_per_dl: int = -1) -> dict[str, Any] | None:
+    def run_until(self, interrupted: Callable[[], bool], num_eval_batch_per_dl: Limit = -1) -> dict[str, Any] | None:
         """Evaluate as `run` does, but give up when asked to.
 
         Args:
             interrupted: asked after every batch; True ends it.
-            num_eval_batch_per_dl: see `run`.
+            num_eval_batch_per_dl: see `run`; or a fraction of each loader's length.
 
         Returns:
             What `run` returns; None where it was given up.
         """
-        if type(num_eval_batch_per_dl) is not int or num_eval_batch_per_dl == 0 or num_eval_batch_per_dl < -1:
-            raise CallerError(f"num_eval_batch_per_dl must be -1 (all) or > 0, not {num_eval_batch_per_dl!r}")
-        results: dict[str, Any] = {}
-        self.batch_ids = None
-        with ExitStack() as stack:
-            for entered in (
-                self.driver.forked,
-                lambda: self.driver.evaluating(self.model, self._eval_mode),
-                *self.within,
-            ):
-                stack.enter_context(entered())
-            self._reset()
-            for name, loader in self.dataloaders.items():
-                if not self._over(name, loader, num_eval_batch_per_dl, interrupted):
-                    self._reset()
-                    return None
-                for metric_name, metric in self.metrics.items():
-                    results.update(self._named(name, metric_name, self._computed(metric)))
-                self._reset()
-        if self.verbose and self.before_batch is None:
-            print(", ".join(f"{key}: {value}" for key, value in results.items() if not key.startswith("_")))
-        return results
-
-    def evaluate_step(self, batch: Any) -> Any:
-        """Run the model's method for evaluation on a batch, and map its outputs."""
-        outputs = self._evaluate(batch)
-        return outputs if self._output_mapping is None else self._output_mapping(outputs)
+        return self._run(num_eval_batch_per_dl, interrupted, self._heard_work)
 
     def update(self, batch: Any, outputs: Any) -> None:
         """Give a batch and its outputs to every metric; outputs first where both have a name."""
         for update in self._updates.values():
             update(outputs, batch)
 
-    def _over(self, name: str, loader: Any, most: int, interrupted: Callable[[], bool]) -> bool:
-        """Work off one loader; False if it was given up."""
-        tell_epoch(-1, *samplers_of(loader))  # every evaluation has the same order, whenever it is
-        done = 0
-        try:
-            with closing(self.driver.evaluation_batches(loader)) as batches:
-                for raw in batches if most < 0 else itertools.islice(batches, most):
-                    self._batch(raw)
-                    done += 1
-                    if interrupted():
-                        return False
-        except BaseException as error:
-            self.batch_ids = self.driver.evaluation_ids
-            held = "" if self.batch_ids is None else f", which holds the samples {short(self.batch_ids)}"
-            note(error, f"in batch {done} of the evaluation loader{name and f' {name!r}'}{held}")
-            raise
-        if not done:
-            raise CallerError(f"the evaluation loader {name or 'given'!r} made no batch")
-        return True
+    def _run(self, limit: Limit, interrupted: Callable[[], bool], work: Callable[[Any], None]) -> dict[str, Any] | None:
+        check_limit(limit)
+        results: dict[str, Any] = {}
+        with self._undisturbed():
+            try:
+                self._ready()
+                for name, loader in self.dataloaders.items():
+                    if not self._over(name, loader, limit, work, interrupted):
+                        self._reset()
+                        return None
+                    for metric_name, metric in self.metrics.items():
+                        self._put(results, name, metric_name, computed(metric_name, metric, self.driver))
+                    self._reset()
+            except BaseException as error:
+                self._reset_after(error)
+                raise
+        return results
 
-    def _batch(self, raw: Any) -> None:
-        batch = self.driver.to_device(raw if self._input_mapping is None else self._input_mapping(raw))
-        if self.before_batch is not None:
-            self.before_batch(batch)
+    def _work(self, batch: Any) -> None:
         if self._batch_step_fn is not None:
             self._batch_step_fn(self, batch)
         else:
             self.update(batch, self.evaluate_step(batch))
+
+    def _heard_work(self, batch: Any) -> None:
+        if self.before_batch is not None:
+            self.before_batch(batch)
+        self._work(batch)
         if self.after_batch is not None:
             self.after_batch()
+
+    def _ready(self) -> None:
+        """Begin anew: every metric empty, where the model is, and joined with those of other ranks."""
+        for metric in self.metrics.values():
+            self.driver.place(metric)
+            if hasattr(metric, "gather_with"):
+                metric.gather_with(self.driver.all_gather, self._distributed)
+            metric.reset()
 
     def _reset(self) -> None:
         for metric in self.metrics.values():
             metric.reset()
 
-    def _computed(self, metric: Any) -> Any:
-        return self.driver.plain((metric.compute if hasattr(metric, "compute") else metric.get_metric)())
+    def _reset_after(self, error: BaseException) -> None:
+        """Leave nothing half done in any metric, whatever else goes wrong."""
+        for metric in self.metrics.values():
+            try:
+                metric.reset()
+            except Exception as second:
+                attach(error, second)
 
-    def _named(self, loader: str, metric: str, value: Any) -> dict[str, Any]:
+    def _put(self, results: dict[str, Any], loader: str, metric: str, value: Any) -> None:
         """Name a metric's values `indicator#metric#loader`; a dict has its keys as indicators."""
-        held = value if isinstance(value, Mapping) else {"": value}
-        return {self.separator.join(filter(None, (str(k), metric, loader))): v for k, v in held.items()}
+        for indicator, held in (value if isinstance(value, dict) else {"": value}).items():
+            key = self.separator.join(filter(None, (indicator, metric, loader)))
+            if key in results:
+                raise CallerError(f"two results are called {key!r}: give the metrics and loaders other names")
+            results[key] = held
 
 
-def _named_loaders(dataloaders: Any) -> dict[str, Any]:
-    held = dict(dataloaders) if isinstance(dataloaders, Mapping) else {"": dataloaders}
-    if not held:
-        raise CallerError("dataloaders is an empty dict: give one loader at least")
-    for name, loader in held.items():
-        if isinstance(loader, (str, bytes)) or not isinstance(loader, Iterable):
-            raise CallerError(f"the evaluation loader {name!r} can't be iterated over: it is a {type(loader).__name__}")
-        if hasattr(loader, "__next__"):
-            raise CallerError(
-                f"the evaluation loader {name!r} is an iterator, empty after its first use: give what makes it"
-            )
-        if length_of(loader) == 0:
-            raise CallerError(f"the evaluation loader {name!r} is empty")
-    return held
-
-
-def _checked_metrics(metrics: Any) -> dict[str, Any]:
-    if not isinstance(metrics, Mapping) or not metrics:
-        raise CallerError(f"metrics must be a dict name -> metric with one metric at least, not {metrics!r}")
-    for name, metric in metrics.items():
-        lacking = [m for m in ("update", "reset") if not callable(getattr(metric, m, None))]
-        if not callable(getattr(metric, "compute", None)) and not callable(getattr(metric, "get_metric", None)):
-            lacking.append("compute")
-        if lacking:
-            raise CallerError(
-                f"metric {name!r} must have update, compute and reset; {type(metric).__name__} lacks {lacking[0]}"
-            )
-    return dict(metrics)
-
-
-def _update_of(name: str, metric: Any) -> Callable[[Any, Any], None]:
-    """Compile `update(outputs, batch)` for a metric."""
-    signature = Signature(metric.update, f"metric {name!r}")
-
-    def update(outputs: Any, batch: Any) -> None:
-        sources = [found for found in (as_mapping(outputs), as_mapping(batch)) if found is not None]
-        if not sources:
-            raise MatchFault(
-                f"metric {name!r} needs names, but outputs are a {type(outputs).__name__} and the batch a "
-                f"{type(batch).__name__}: return a dict from the model, or map with output_mapping"
-            )
-        metric.update(**signature.pick(*sources))
-
-    return update
+def _driver_of(driver: Any, model: Any, device: Any, fp16: bool, settings: Mapping[str, Any]) -> Driver:
+    """Choose the driver; one that is given keeps what it was built with."""
+    if not isinstance(driver, Driver):
+        options = {"fp16": fp16, "precision": settings["precision"]}
+        auto_call = not settings["model_wo_auto_param_call"]
+        return choose_driver("torch" if driver is None else driver, model, device, auto_call=auto_call, **options)
+    if fp16 or settings["precision"] is not None:
+        raise CallerError("a driver that is given has its precision: give it there, and not to the evaluator")
+    return choose_driver(driver, model, device)
 
 
 __all__ = ["Evaluator"]

@@ -557,6 +557,8 @@ def test_evaluation_is_done_under_the_precision_of_training() -> None:
 
 
 def test_an_error_in_validation_ends_the_run_in_the_state_it_struck() -> None:
+    """C5: it names the metric, the batch and the loader."""
+
     class Fails(Sum):
         def update(self, value: int) -> None:
             if value == 13:
@@ -567,6 +569,7 @@ def test_an_error_in_validation_ends_the_run_in_the_state_it_struck() -> None:
     with pytest.raises(ZeroDivisionError, match="in the metric") as caught:
         trainer.run(num_eval_sanity_batch=2)
     assert caught.value.__notes__ == [  # type: ignore[attr-defined]
+        "in the update of metric 'm'",
         "in batch 2 of the evaluation loader",
         "in state 'validate', epoch 0, batch 2, after transition 8",
     ]

@@ -1,0 +1,127 @@
+"""Evaluations that nobody is told of: a trainer's `validate`, `test` and `predict`.
+
+They may be called before, after and between the runs of a trainer, and by a listener in the midst of one: no transition
+is made, no moment is heard, and training goes on as if they hadn't been.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tachograph.drivers import Driver
+from tachograph.states.errors import CallerError
+
+from .evaluator import Evaluator
+from .passes import Limit, Passes
+
+
+class ByHand:
+    """Evaluates a trainer's model when it is asked to.
+
+    Attributes:
+        evaluator: what validates; None without metrics.
+    """
+
+    # what the other parts of a trainer bring
+    driver: Driver | None
+
+    evaluator: Evaluator | None = None
+    _evaluation: dict[str, Any]  # how this trainer evaluates: what `Evaluator` takes
+
+    def validate(self, num_eval_batch_per_dl: Limit = -1) -> dict[str, Any]:
+        """Run the evaluator by hand; training doesn't notice, and no transition is recorded.
+
+        Args:
+            num_eval_batch_per_dl: batches to use of each loader, > 0; -1 uses all; or a fraction of its length.
+
+        Returns:
+            `indicator#metric#loader` -> value.
+
+        Raises:
+            CallerError: this trainer has no metrics, or this is called in the midst of an evaluation.
+        """
+        if self.evaluator is None:
+            raise CallerError("this trainer has nothing to validate: give it metrics and validate_dataloaders")
+        return self.evaluator.run(num_eval_batch_per_dl)
+
+    def test(
+        self,
+        dataloaders: Any,
+        metrics: Mapping[str, Any] | None = None,
+        num_eval_batch_per_dl: Limit = -1,
+        *,
+        verbose: int = 0,
+    ) -> dict[str, Any]:
+        """Evaluate the model on other loaders, by its `test_step` if it has one.
+
+        All else is done as in a validation of this trainer: its mappings, its `evaluate_fn`, its own step.
+
+        Args:
+            dataloaders: one loader, or a dict name -> loader.
+            metrics: a dict name -> metric; None takes the trainer's.
+            num_eval_batch_per_dl: batches to use of each loader, > 0; -1 uses all; or a fraction of its length.
+            verbose: 1 prints the results.
+
+        Returns:
+            `indicator#metric#loader` -> value.
+
+        Raises:
+            CallerError: there are no metrics, or this is called in the midst of an evaluation.
+        """
+        if metrics is None and self.evaluator is None:
+            raise CallerError("this trainer has no metrics: give test() some")
+        given = self.evaluator.metrics if metrics is None else metrics  # type: ignore[union-attr]
+        how = {**self._evaluation, "mode": "test", "verbose": verbose}
+        evaluator = Evaluator(dataloaders=dataloaders, metrics=given, driver=self.driver, **how)
+        self._as_in_validation(evaluator)
+        try:
+            return evaluator.run(num_eval_batch_per_dl)
+        finally:
+            self._forget_loaders(evaluator)
+
+    def predict(
+        self,
+        dataloaders: Any,
+        num_eval_batch_per_dl: Limit = -1,
+        on_batch: Callable[[Any, Any], Any] | None = None,
+    ) -> Any:
+        """Run the model over loaders, and hand out what it returns; see `Evaluator.predict`.
+
+        Args:
+            dataloaders: one loader, or a dict name -> loader.
+            num_eval_batch_per_dl: batches to use of each loader, > 0; -1 uses all; or a fraction of its length.
+            on_batch: `f(outputs, batch)`, given each batch's outputs where the model left them; nothing is collected.
+
+        Returns:
+            A list with each batch's outputs, copied to the CPU; of a dict of loaders, a dict of such lists. None with
+            `on_batch`.
+
+        Raises:
+            CallerError: an argument can't be used, or this is called in the midst of an evaluation.
+        """
+        how = self._evaluation
+        assert self.driver is not None
+        passes = Passes(
+            self.driver,
+            how["model"],
+            mode=how["mode"],
+            evaluate_fn=how["evaluate_fn"],
+            input_mapping=how["input_mapping"],
+            output_mapping=how["output_mapping"],
+            eval_mode=how["model_use_eval_mode"],
+        )
+        self._as_in_validation(passes)
+        return passes.predict(dataloaders, num_eval_batch_per_dl, on_batch)
+
+    def _as_in_validation(self, passes: Passes) -> None:
+        """Evaluate the weights that a validation would: a callback may have others put in place for it."""
+        if self.evaluator is not None:
+            passes.within = self.evaluator.within
+
+    def _forget_loaders(self, evaluator: Evaluator) -> None:
+        """Let go of loaders that were given for one evaluation only."""
+        own = () if self.evaluator is None else tuple(self.evaluator.dataloaders.values())
+        for loader in evaluator.dataloaders.values():
+            if not any(loader is one for one in own):
+                evaluator.driver.release(loader)
