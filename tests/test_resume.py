@@ -590,7 +590,7 @@ def test_everything_in_a_snapshot_is_plain_data_and_tensors(run_dir: Path) -> No
         held = torch.load(snapshot.path / "rank-0.pt", weights_only=True)
         assert {"optimizers", "scaler", "generators", "gradients", "evaluating", "batch", "extra"} <= set(held)
         assert set(held["generators"]) >= {"python", "numpy", "torch"}
-        assert set(held["extra"]) == {"listeners", "user"}
+        assert set(held["extra"]) == {"listeners", "user", "own"}
         assert held["scaler"]["scale"] > 0
         assert "hidden.weight" in torch.load(snapshot.path / "model.pt", weights_only=True)
         assert json.loads((snapshot.path / "state.json").read_text())["state"]["seq"] == snapshot.seq
