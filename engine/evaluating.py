@@ -1,4 +1,4 @@
-"""What a trainer does with its evaluator: the sanity check, the validations of a run, and those made by hand.
+"""What a trainer does with its evaluator in a run: the sanity check and the validations.
 
 `Evaluations` is the part of `Trainer` that knows when a model is evaluated and who is told; how it's done is the
 `Evaluator`'s.
@@ -15,6 +15,7 @@ from tachograph.states import Event, SanityChecked, TrainerState, Validated
 from tachograph.states.errors import CallerError
 
 from . import arguments
+from .by_hand import ByHand
 from .due import Due
 from .evaluator import Evaluator
 from .listeners import Listeners
@@ -22,12 +23,8 @@ from .listeners import Listeners
 _IN_A_VALIDATION = ("on_validate_batch_begin", "on_validate_batch_end")
 
 
-class Evaluations:
-    """Evaluates a trainer's model.
-
-    Attributes:
-        evaluator: what validates; None without metrics.
-    """
+class Evaluations(ByHand):
+    """Evaluates a trainer's model, in the states of a run and by hand."""
 
     # what the other parts of a trainer bring
     listeners: Listeners
@@ -38,19 +35,8 @@ class Evaluations:
     _take_user_state: Callable[[dict[str, Any]], None]
 
     _due: Due
-    evaluator: Evaluator | None = None
     _sanity: int = 0
-    _num_eval: int = -1
-
-    def validate(self, num_eval_batch_per_dl: int = -1) -> dict[str, Any]:
-        """Run the evaluator by hand; training doesn't notice, and no transition is recorded.
-
-        Raises:
-            CallerError: this trainer has no metrics.
-        """
-        if self.evaluator is None:
-            raise CallerError("this trainer has nothing to validate: give it metrics and validate_dataloaders")
-        return self.evaluator.run(num_eval_batch_per_dl)
+    _num_eval: int | float = -1
 
     def _sanity_check(self, state: TrainerState) -> Event:
         results = self._evaluated(self._sanity)
@@ -63,7 +49,7 @@ class Evaluations:
         self._due.validated()
         return Validated(results=results)
 
-    def _evaluated(self, batches: int) -> dict[str, Any] | None:
+    def _evaluated(self, batches: int | float) -> dict[str, Any] | None:
         """Evaluate; None if a signal came in between: then listeners have forgotten what they heard of it."""
         assert self.evaluator is not None
         listening = any(name in self.listeners.inside for name in _IN_A_VALIDATION)
@@ -88,24 +74,23 @@ class Evaluations:
     ) -> Evaluator | None:
         if mode not in ("validate", "test"):
             raise CallerError(f"validate_mode must be 'validate' or 'test', not {mode!r}")
-        if metrics is None:
-            return None
-        evaluator = Evaluator(
-            model,
-            loaders,
-            metrics,
-            driver,
-            batch_step_fn=None
+        self._evaluation = {
+            "model": model,
+            "batch_step_fn": None
             if step_fn is None
             else arguments.step_fn(step_fn, "validate_batch_step_fn", "evaluator"),
-            mode=mode,
-            input_mapping=arguments.one_mapping("input", input_mapping, given["evaluate_input_mapping"]),
-            output_mapping=arguments.one_mapping("output", output_mapping, given["evaluate_output_mapping"]),
-            verbose=0,
-            evaluate_fn=given["evaluate_fn"],
-            model_use_eval_mode=given["model_use_eval_mode"],
-            model_wo_auto_param_call=given["model_wo_auto_param_call"],
-        )
+            "mode": mode,
+            "input_mapping": arguments.one_mapping("input", input_mapping, given["evaluate_input_mapping"]),
+            "output_mapping": arguments.one_mapping("output", output_mapping, given["evaluate_output_mapping"]),
+            "verbose": 0,
+            "progress_bar": None,
+            "evaluate_fn": given["evaluate_fn"],
+            "model_use_eval_mode": given["model_use_eval_mode"],
+            "use_dist_sampler": given["use_eval_dist_sampler"],
+        }
+        if metrics is None:
+            return None
+        evaluator = Evaluator(dataloaders=loaders, metrics=metrics, driver=driver, **self._evaluation)
         evaluator.before_batch = lambda batch: self._hear_inside("on_validate_batch_begin", batch)
         evaluator.after_batch = lambda: self._hear_inside("on_validate_batch_end")
         return evaluator
