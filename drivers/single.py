@@ -327,7 +327,8 @@ class TorchDriver(Driver):
 
     def learning_rates(self) -> list[float]:
         rates = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
-        return rates if type(rates[0]) is float else [float(rate) for rate in rates]  # a tensor's, or an int
+        plain = all(type(rate) is float for rate in rates)
+        return rates if plain else [float(rate) for rate in rates]  # a tensor's, or an int
 
     def rng_digest(self) -> int:
         return self._digest()

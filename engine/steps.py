@@ -58,6 +58,7 @@ class Steps:
     _custom_loop: CustomLoop | None = None
     _losses: list[Any]
     _measured: bool = True  # somebody records or hears what a step measured
+    _rates: Sequence[float] = ()  # that the update of the batch in work used
     _divisor: int = 1
     _closes: bool = True
     _tail: str = "flush"
@@ -115,6 +116,8 @@ class Steps:
             self._leave_out = False
             self._hear_inside("on_before_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
             left_out, self._leave_out = bool(self._leave_out), None
+        if self._measured:  # now, since a schedule may move right after the update
+            self._rates = driver.learning_rates()  # type: ignore[union-attr]
         if left_out:
             driver.leave_out_step()  # type: ignore[union-attr]
         self.step_skipped = left_out or not driver.optimizer_step()  # type: ignore[union-attr]
@@ -188,6 +191,7 @@ class Steps:
             self._divisor = window_size(state, steps, self._tail)
             self._closes = state.accumulated + 1 >= self._divisor
         self.step_skipped = False
+        self._rates = ()
         losses = self._losses = []
         self._step_fn(self, self.batch)
         if self._check is not None:
@@ -198,7 +202,7 @@ class Steps:
         if self._measured:
             event = _stepped(
                 loss,
-                driver.learning_rates(),  # type: ignore[union-attr]
+                self._rates or driver.learning_rates(),  # type: ignore[union-attr]
                 driver.batch_samples,  # type: ignore[union-attr]
                 driver.rng_digest(),  # type: ignore[union-attr]
                 self._closes,

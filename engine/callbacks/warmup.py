@@ -51,7 +51,9 @@ class Warmup(Callback):
             raise CallerError(self._without_length("train_dataloader doesn't know its length"))
         for optimizer in driver.optimizers:
             for group in optimizer.param_groups:
-                group.setdefault("initial_lr", group["lr"])  # where torch's schedules keep the rate as it was built
+                group.setdefault(
+                    "initial_lr", float(group["lr"])
+                )  # where torch's schedules keep the rate as it was built
         self._refuse_others(trainer)
 
     def on_train_begin(self, trainer: Any) -> None:
@@ -73,7 +75,9 @@ class Warmup(Callback):
         factor = self.factor(state.global_forward_batches + (not counted))
         for optimizer in optimizers:
             for group in optimizer.param_groups:
-                base = group.setdefault("initial_lr", group["lr"])
+                base = group.get("initial_lr")
+                if base is None:  # a group that was added since
+                    base = group["initial_lr"] = float(group["lr"])
                 hyperparameters.put(group, {"lr": float(base) * factor})
 
     def factor(self, batches: int) -> float:
