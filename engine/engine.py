@@ -11,7 +11,6 @@ asked for is taken. So a listener sees committed counters, and what is saved is 
 
 from __future__ import annotations
 
-import copy
 import logging
 import signal
 from collections.abc import Callable, Mapping
@@ -25,18 +24,17 @@ from tachograph.drivers import Driver
 from tachograph.states import Event, Failed, Machine, Stopped, TrainerState
 from tachograph.states.errors import CallerError
 
-from . import beginning, recording, resume, saving, sources
+from . import beginning, ending, recording, resume, saving, sources
 from .beginning import Rest
 from .callbacks.callback import Callback
 from .callbacks.snapshot_policy import SnapshotPolicy
 from .checks import Perform, as_callbacks, check_perform, check_snapshots
 from .journal import Journal, JournalWriteError, Position
 from .listeners import Listeners
-from .notes import attach, message, note
+from .notes import attach, message
 from .recorder import Recorder
 from .requeue import requeue_of
 from .signals import Signals
-from .snapshots import SnapshotWriteFault
 from .world import World
 
 logger = logging.getLogger("tachograph")
@@ -240,7 +238,7 @@ class Engine:
         try:
             with Signals(self.interrupt):
                 if self._entered(resume_from, resume_training, on_divergence, strict):
-                    self._run_to_the_end()
+                    ending.run(self)
         except SystemExit:
             if self._heeded:
                 self._ask_for_requeue()
@@ -274,7 +272,7 @@ class Engine:
         if dest.__class__ is not str:  # guarded, or not in the table
             dest = self.machine.next_state(before, event)
         if dest in self._final:
-            self._before_the_end(event)
+            ending.keep_rest(self, event)
         after = event.fold(before, dest)
         if self._recorder is not None:
             try:
@@ -372,7 +370,7 @@ class Engine:
             return self._enter(*how)
         except BaseException as error:  # whatever was opened is closed again
             self.exception = error
-            self._close()
+            ending.close(self)
             raise
 
     def _enter(self, resume_from: Any, resume_training: bool, on_divergence: str, strict: bool) -> bool:
@@ -424,95 +422,8 @@ class Engine:
         """
         saving.take(self, exact=exact)
 
-    def _before_the_end(self, event: Event) -> None:
-        """Keep the point before a final transition, so that the run can be extended from there."""
-        state = self.trainer_state
-        failed = isinstance(event, Failed)
-        position = None if self._recorder is None else self._recorder.position
-        memory = None if failed else copy.deepcopy(self.listeners.state_dict(self))
-        self._rest = Rest(state, position, memory, self.batch, decided=not isinstance(event, (Failed, Stopped)))
-        if isinstance(event, Stopped) or state.state in self.machine.heeds_stop:
-            self._snapshot()  # no work was done in this state, so what the driver holds is what the state says
-
-    def _run_to_the_end(self) -> None:
-        try:
-            self._loop()
-        except BaseException as error:
-            self._fail(error)
-            raise
-        finally:
-            self._close()
-
-    def _fail(self, error: BaseException) -> None:
-        """Commit that the run failed; a second error is attached to the first."""
-        self.exception = error
-        where = self._where(self.trainer_state)
-        note(error, where)
-        if isinstance(error, Exception):
-            logger.error("%s %s", type(error).__name__, where)
-        for step in (self._save_what_is_left, self._commit_failure):
-            try:
-                step(error)
-            except BaseException as second:
-                attach(error, second)
-
-    def _save_what_is_left(self, error: BaseException) -> None:
-        """Take a snapshot where the run failed; if the journal can't be written, it carries the record that is lost."""
-        recorder, ended = self._recorder, self.trainer_state.state in self.machine.final
-        if self._in_a_hurry():
-            return
-        if isinstance(error, JournalWriteError) and recorder is not None:
-            try:
-                if not ended:
-                    saving.emergency(self, recorder)
-            finally:
-                self._recorder, self._closing = None, recorder
-        elif not ended and not isinstance(error, CallerError):
-            self._snapshot(exact=isinstance(error, SnapshotWriteFault))  # that one strikes between two transitions
-
-    def _commit_failure(self, error: BaseException) -> None:
-        if self.trainer_state.state not in self.machine.final:
-            self._commit(self._failed(error), self._hear_each)
-
     def _failed(self, error: BaseException) -> Failed:
         return Failed(error=message(error), kind=type(error).__name__)
-
-    def _close(self) -> None:
-        """Wait for the snapshot in flight, write the journal's footer, give back the driver's workers."""
-        recorder = self._recorder or self._closing
-        pending = self.exception
-        steps = [self._finish_snapshots, self._do_what_waits, self._release]
-        if recorder is not None:
-            steps[1:1] = [recorder.close]
-        for step in steps:
-            try:
-                step()
-            except BaseException as error:
-                if pending is None:
-                    pending = error
-                else:
-                    attach(pending, error)
-        self._recorder = self._closing = None
-        if pending is not None and pending is not self.exception:
-            raise pending
-
-    def _finish_snapshots(self) -> None:
-        if self._in_a_hurry():
-            return
-        try:
-            saving.wait(self)
-        except Exception:  # it may have struck from outside, as that of a worker that died: then one is still in work
-            saving.wait(self)
-            raise
-
-    def _in_a_hurry(self) -> bool:
-        """Say whether Ctrl-C struck after a signal that hadn't been heeded yet: whoever sends two doesn't wait."""
-        return self._signal is not None and not self._heeded and isinstance(self.exception, KeyboardInterrupt)
-
-    def _release(self) -> None:
-        self._attention = self._snapshot_asked = False
-        if self.driver is not None:
-            self.driver.close()
 
     # -- what a trainer says differently -------------------------------------------------------------------
 
