@@ -704,11 +704,11 @@ def test_an_evaluator_on_its_own_names_the_samples_of_an_error_and_can_be_run_ag
     evaluator = Evaluator(model, {"a": loader}, {"seen": Seen()}, verbose=0)
     evaluator.before_batch = once
     with pytest.raises(ValueError, match="x") as caught:
-        evaluator.run()
+        evaluator.run_until(lambda: False)
     notes = caught.value.__notes__  # type: ignore[attr-defined]
     assert notes == ["in batch 2 of the evaluation loader 'a', which holds the samples [4, 5]"]
     assert multiprocessing.active_children() == []
-    assert evaluator.run() == {"seen#a": 12}
+    assert evaluator.run_until(lambda: False) == {"seen#a": 12}
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
