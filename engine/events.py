@@ -14,6 +14,7 @@ import attrs
 
 from tachograph.states.errors import CallerError, nearest
 
+from .arity import name_of, signature_of, takes
 from .callbacks.callback import ALIASES, MOMENTS
 
 
@@ -69,8 +70,8 @@ class Filter:
         calls = [once] if type(once) is int else once
         if calls is not None and not (isinstance(calls, (list, tuple)) and calls and all(_is_call(n) for n in calls)):
             raise CallerError(f"Filter(once=...) must be an integer > 0 or a list of them, not {once!r}")
-        if filter_fn is not None and not callable(filter_fn):
-            raise CallerError(f"Filter(filter_fn=...) must be callable, not {type(filter_fn).__name__}")
+        if filter_fn is not None:
+            _check_filter_fn(filter_fn)
         self.every, self.once, self.filter_fn, self.before, self.after = every, once, filter_fn, before, after
         self._calls = frozenset(calls or ())
         self.num_called = 0
@@ -102,7 +103,14 @@ class Filter:
         return False
 
     def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate a `Callback` method or a function; each instance it is registered for counts for itself."""
+        """Decorate a `Callback` method or a function; each instance it is registered for counts for itself.
+
+        Raises:
+            CallerError: it is neither.
+        """
+        if not callable(fn) or isinstance(fn, type):
+            what = f"the class {fn.__name__}" if isinstance(fn, type) else type(fn).__name__
+            raise CallerError(f"a Filter decorates a function or a method, not {what}")
 
         @wraps(fn)
         def filtered(*args: Any, **kwargs: Any) -> Any:
@@ -117,6 +125,15 @@ class Filter:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.num_called, self.num_executed = state["num_called"], state["num_executed"]
+
+
+def _check_filter_fn(fn: Any) -> None:
+    if not callable(fn):
+        raise CallerError(f"Filter(filter_fn=...) must be callable, not {type(fn).__name__}")
+    if not takes(fn, "filter", "trainer"):
+        raise CallerError(
+            f"Filter(filter_fn=...) must take (filter, trainer), which {name_of(fn)}{signature_of(fn)} can't"
+        )
 
 
 def _is_call(number: object) -> bool:

@@ -6,10 +6,11 @@ a dict look-up and nothing more.
 
 from __future__ import annotations
 
-import inspect
+import difflib
 import itertools
+import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType, UnionType
 from typing import Any
 
@@ -18,6 +19,7 @@ import attrs
 from tachograph.states import Event, Machine
 from tachograph.states.errors import CallerError, TachographError, nearest
 
+from .arity import check_arity, code_of, name_of, takes_event
 from .callbacks.callback import ALIASES, MOMENTS, Callback
 from .events import EventsList, Filter, Moment, hangs_on, moment_name
 
@@ -46,18 +48,16 @@ class Subscription:
         kind: "moment", "event", "state" or "transition".
         point: the moment's, event's or state's name, or "source -> dest".
         fn: what is called.
-        filter: thins the calls; None lets all through.
+        filters: what thins the calls, the outermost first, each under the name that its counts have in snapshots.
         owner: the callback that `fn` belongs to, if it belongs to one.
-        key: names its filter's counts in snapshots.
         order: who is heard first: (-priority, number of registration).
     """
 
     kind: str
     point: str
     fn: Callable[..., Any]
-    filter: Filter | None
+    filters: dict[str, Filter]
     owner: Callback | None
-    key: str
     order: tuple[int, int]
 
     def call(self) -> Callable[..., Any]:
@@ -65,14 +65,14 @@ class Subscription:
         fn = self.fn
         if self.owner is not None and self.owner.outside_effects:
             fn = _once_announced(fn)
-        if self.filter is not None:  # outermost: what was announced before is counted all the same
-            fn = _thinned(fn, self.filter)
+        for thin in reversed(self.filters.values()):  # outermost: what was announced before is counted all the same
+            fn = _thinned(fn, thin)
         return fn
 
     @property
     def name(self) -> str:
         """What messages call the listener."""
-        return f"{getattr(self.fn, '__qualname__', repr(self.fn))} on {self.point}"
+        return name_of(self.fn) if self.owner is None else f"{type(self.owner).__name__}.{self.fn.__name__}"
 
 
 class Handle:
@@ -125,12 +125,16 @@ class Listeners:
         Raises:
             CallerError: the target doesn't exist (the nearest are offered), or the function can't take what it gives.
         """
+        if type(priority) is not int:
+            raise CallerError(f"priority must be an integer, a higher one is heard earlier, not {priority!r}")
         if isinstance(target, UnionType):  # what `|` makes of two event classes
             target = target.__args__
         targets = list(target) if isinstance(target, (EventsList, list, tuple)) else [target]
+        if not targets:
+            raise CallerError("there is nothing to hear: give one target at least")
         new: list[Subscription] = []
         for each in targets:  # all are checked before one is kept
-            taken = {s.key for s in (*self._subscriptions, *new)}
+            taken = {key for s in (*self._subscriptions, *new) for key in s.filters}
             new.append(self._subscription(each, fn, priority, owner, taken))
         self._subscriptions.extend(new)
         self._changed()
@@ -156,9 +160,8 @@ class Listeners:
         for name in (*MOMENTS, *ALIASES):
             method = getattr(callback, name, None)
             if method is not None and getattr(method, "__func__", method) is not vars(Callback).get(name):  # overridden
-                thin = getattr(method, "__tachograph_filter__", None)
-                fn = _bound(callback, method) if thin is not None else method
-                self.add(Moment(moment_name(name), thin), fn, owner=callback)
+                self.add(Moment(moment_name(name)), method, owner=callback)
+        _tell_mistyped(callback)
         callback.subscribe(self)
 
     def remove_callback(self, callback: Callback) -> None:
@@ -178,16 +181,18 @@ class Listeners:
         kind, point = self._resolve(target)
         if not callable(fn):
             raise CallerError(f"a listener must be callable, not {_called(fn)}")
-        thin = target.filter if isinstance(target, Moment) and target.filter is not None else None
-        if thin is None and owner is None:
-            thin = getattr(fn, "__tachograph_filter__", None)
-            fn = getattr(fn, "__wrapped__", fn) if thin is not None else fn
-        _check_arity(fn, point, MOMENTS[point] if kind == "moment" else None)
+        fn, thins = _without_filters(fn, owner)
+        if isinstance(target, Moment) and target.filter is not None:
+            thins.insert(0, target.filter)
+        check_arity(fn, point, MOMENTS[point] if kind == "moment" else None)
         self._number += 1
-        thin = None if thin is None else thin.copy()  # each subscription counts for itself
-        return Subscription(kind, point, fn, thin, owner, self._key(point, fn, owner, taken), (-priority, self._number))
+        filters: dict[str, Filter] = {}
+        for thin in thins:
+            filters[self._key(point, fn, owner, taken | set(filters))] = thin.copy()  # each counts for itself
+        return Subscription(kind, point, fn, filters, owner, (-priority, self._number))
 
     def _key(self, point: str, fn: Callable[..., Any], owner: Callback | None, taken: set[str]) -> str:
+        """Name a filter by what it thins; only filters are numbered, so that other listeners may come and go."""
         if owner is not None:
             key = f"{next(k for k, c in self.callbacks.items() if c is owner)}/{point}"
         else:
@@ -240,8 +245,18 @@ class Listeners:
         points = {("event", event.__name__), ("state", dest), ("transition", f"{source} -> {dest}")}
         for s in self._subscriptions:
             if (s.kind, s.point) in points:
-                heard.append((s.call(), _give_event if _takes_two(s.fn) else None))
+                heard.append((s.call(), _give_event if takes_event(s.fn) else None))
         return tuple(heard)
+
+    def blamed(self, error: BaseException) -> str:
+        """Say which listener an error came out of, with its file and line; "" if it came from elsewhere."""
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            held = [s for s in self._subscriptions if code_of(s.fn) is frame.f_code]
+            if held:
+                itself = next(iter(frame.f_locals.values()), None)  # a method's first argument
+                one = next((s for s in held if getattr(s.fn, "__self__", None) is itself), held[0])
+                return f"in the listener {one.name} ({frame.f_code.co_filename}:{line})"
+        return ""
 
     def hear_events(self) -> bool:
         """Say whether anybody is given events, and so may look at what they measured."""
@@ -250,7 +265,7 @@ class Listeners:
     # -- memory --------------------------------------------------------------------------------------------
 
     def _filters(self) -> dict[str, Filter]:
-        return {s.key: s.filter for s in self._subscriptions if s.filter is not None}
+        return {key: thin for s in self._subscriptions for key, thin in s.filters.items()}
 
     def state_dict(self, trainer: Any) -> dict[str, Any]:
         """Return the memory of all callbacks and the counts of all filters, by their keys."""
@@ -373,46 +388,29 @@ def _once_announced(fn: Callable[..., Any]) -> Callable[..., Any]:
     return announced_once
 
 
-def _bound(callback: Callback, method: Any) -> Callable[..., Any]:
-    """Unwrap a filtered method, so that each instance counts for itself."""
-    inner = method.__wrapped__
-    return inner.__get__(callback) if not hasattr(inner, "__self__") else inner  # type: ignore[no-any-return]
+def _without_filters(fn: Any, owner: Callback | None) -> tuple[Any, list[Filter]]:
+    """Take the filters off a decorated function or method, the outermost first; they are kept with the subscription."""
+    thins, bound = [], hasattr(fn, "__self__")
+    while (thin := getattr(fn, "__tachograph_filter__", None)) is not None:
+        thins.append(thin)
+        fn = fn.__wrapped__
+    if bound and not hasattr(fn, "__self__"):
+        fn = fn.__get__(owner)
+    return fn, thins
+
+
+def _tell_mistyped(callback: Callback) -> None:
+    """Warn of a method whose name is nearly that of a moment: nobody would ever call it."""
+    for name in dir(type(callback)):
+        if name.startswith("on_") and not hasattr(Callback, name) and name not in ALIASES:
+            near = difflib.get_close_matches(name, [*MOMENTS, *ALIASES], 1, cutoff=0.85)
+            if near:
+                kind = type(callback).__name__
+                warnings.warn(
+                    f"{kind}.{name} is no moment, so it is never called. Did you mean {near[0]!r}?", stacklevel=4
+                )
 
 
 def _called(value: Any) -> str:
     name = value.__name__ if isinstance(value, type) else type(value).__name__
     return f"the class {name} (give an instance)" if isinstance(value, type) and issubclass(value, Callback) else name
-
-
-def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(fn)
-    except (TypeError, ValueError):  # builtins without one
-        return None
-
-
-def _check_arity(fn: Callable[..., Any], point: str, given: Sequence[str] | None) -> None:
-    """Refuse a function that can't take what a moment gives; None: the trainer, and the event if it takes two."""
-    signature = _signature(fn)
-    if signature is None or (given is None and _takes_two(fn)):
-        return
-    arguments = ("trainer", *(given or ()))
-    try:
-        signature.bind(*arguments)
-    except TypeError as error:
-        name = getattr(fn, "__qualname__", repr(fn))
-        calls = ", ".join(arguments) if given is not None else "trainer) or (trainer, event"
-        raise CallerError(f"{point} calls its listeners with ({calls}), which {name}{signature} can't take") from error
-
-
-def _takes_two(fn: Callable[..., Any]) -> bool:
-    """Say whether a function wants the event: a second parameter with a default is its own, unless it is called so."""
-    signature = _signature(fn)
-    if signature is None:
-        return False
-    try:
-        signature.bind("trainer", "event")
-    except TypeError:
-        return False
-    places = [p for p in signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return len(places) < 2 or places[1].default is inspect.Parameter.empty or places[1].name == "event"

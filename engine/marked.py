@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tachograph.states import training_machine
+from tachograph.states.errors import CallerError
 
 from .engine import Engine
 from .listeners import Listeners
@@ -35,6 +36,11 @@ def mark(target: Any, marker: str | None = None) -> Callable[[Callable[..., Any]
     Raises:
         CallerError: the target doesn't exist, or the function can't take what it gives; nothing was subscribed.
     """
+    if callable(marker):
+        raise CallerError(
+            "Trainer.on is a decorator: @Trainer.on(event), or trainer.on(event, fn) on one that is built"
+        )
+    _check_marker(marker)
 
     def subscribe(fn: Callable[..., Any]) -> Callable[..., Any]:
         Listeners(training_machine()).add(target, fn)  # a trial, before it's kept
@@ -45,11 +51,21 @@ def mark(target: Any, marker: str | None = None) -> Callable[[Callable[..., Any]
 
 
 def marked_for(marker: str | None) -> list[tuple[Any, Callable[..., Any]]]:
-    """Return what belongs to a trainer with this marker."""
+    """Return what belongs to a trainer with this marker.
+
+    Raises:
+        CallerError: a marker is a string.
+    """
+    _check_marker(marker)
     if marker is not None and marker not in _marked:
         warnings.warn(f"no function is marked {marker!r}", stacklevel=4)
     named = _marked.get(marker, []) if marker not in (None, ALL) else []
     return [*_marked.get(None, []), *_marked.get(ALL, []), *named]
+
+
+def _check_marker(marker: Any) -> None:
+    if marker is not None and type(marker) is not str:
+        raise CallerError(f"marker must be a string or None, not {marker!r}")
 
 
 def hand_out() -> None:

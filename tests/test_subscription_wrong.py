@@ -1,0 +1,254 @@
+"""What a user subscribes by mistake is refused, or told of, when it's subscribed; filters may be stacked."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.engine import Callback, Events, Filter, Trainer, marked
+from tachograph.states import Stepped
+from tachograph.states.errors import CallerError
+from tests.toys import stub
+
+
+@pytest.fixture(autouse=True)
+def no_marks() -> Iterator[None]:
+    marked._marked.clear()
+    yield
+    marked._marked.clear()
+
+
+async def later(trainer: Any) -> None: ...
+
+
+def lazy(trainer: Any) -> Iterator[None]:
+    yield
+
+
+class Asked:
+    """A listener that is no function."""
+
+    def __call__(self, trainer: Any) -> None: ...
+
+
+# -- refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "fn", "said"),
+    [
+        ("step", later, "a listener is called and not awaited: later must be a plain function"),
+        ("step", lazy, "a listener is called and not iterated over: lazy must be a plain function"),
+        ("step", functools.partial(later), "a listener is called and not awaited"),
+        ("step", Filter(every=2)(lazy), "a listener is called and not iterated over: lazy must be a plain function"),
+        ([], print, "there is nothing to hear: give one target at least"),
+        ("step -> fetch -> step", print, "the machine has no state 'fetch -> step'"),
+        ("-> fetch", print, "the machine has no state ''"),
+        (Events, print, "a listener hears a moment, an event, a state or a transition, not Events"),
+        ([Events.on_train_begin, ["step"]], print, "a listener hears a moment, an event, a state or a transition, not"),
+        ("step", Callback(), "a listener must be callable, not Callback"),
+    ],
+)
+def test_what_would_never_be_heard_is_refused(target: Any, fn: Any, said: str) -> None:
+    """S1, S3, C3."""
+    trainer = stub()
+    for subscribe in (trainer.on, trainer.add_callback_fn, lambda target, fn: Trainer.on(target)(fn)):
+        with pytest.raises(CallerError) as caught:
+            subscribe(target, fn)
+        assert str(caught.value).startswith(said)
+    assert marked._marked == {}
+
+
+@pytest.mark.parametrize("priority", ["high", None, 1.5, True])
+def test_a_priority_is_an_integer(priority: Any) -> None:
+    """C3."""
+    with pytest.raises(CallerError, match="priority must be an integer, a higher one is heard earlier, not "):
+        stub().on("step", print, priority=priority)
+
+
+def test_the_class_s_on_is_a_decorator_and_takes_no_function_as_its_marker() -> None:
+    """S1, S2: the function would be subscribed nowhere, without a word."""
+    with pytest.raises(CallerError, match=r"Trainer.on is a decorator: @Trainer.on\(event\), or trainer.on\(event, "):
+        Trainer.on(Events.on_train_begin, lambda trainer: None)  # type: ignore[arg-type]
+    for marker in (3, ["a"], True):
+        with pytest.raises(CallerError, match="marker must be a string or None, not "):
+            Trainer.on(Events.on_train_begin, marker=marker)  # type: ignore[arg-type]
+        with pytest.raises(CallerError, match="marker must be a string or None, not "):
+            stub(marker=marker)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Filter(filter_fn=lambda trainer: True), "Filter(filter_fn=...) must take (filter, trainer), which "),
+        (lambda: Filter(filter_fn=lambda a, b, c: True), "Filter(filter_fn=...) must take (filter, trainer), which "),
+        (lambda: Filter(every=2)(3), "a Filter decorates a function or a method, not int"),  # type: ignore[arg-type]
+        (lambda: Filter(every=2)(Callback), "a Filter decorates a function or a method, not the class Callback"),
+    ],
+)
+def test_a_filter_that_can_never_do_its_work_is_refused(make: Callable[[], Any], said: str) -> None:
+    """F4, F6."""
+    with pytest.raises(CallerError) as caught:
+        make()
+    assert str(caught.value).startswith(said)
+
+
+# -- told --------------------------------------------------------------------------------------------------
+
+
+def test_a_method_whose_name_is_nearly_a_moment_s_is_told_of_and_others_are_not() -> None:
+    """S6, N2: it would never be called."""
+
+    class Mistyped(Callback):
+        def on_train_bach_end(self, trainer: Any) -> None: ...
+
+    class Own(Callback):
+        def on_the_whole(self) -> None: ...
+
+        def on_click(self) -> None: ...
+
+        def on_train_batch_end(self, trainer: Any) -> None: ...
+
+        def _on_train_batch_begin(self) -> None: ...
+
+    with pytest.warns(UserWarning, match="on_train_bach_end") as told:
+        stub(callbacks=Mistyped())
+    assert [str(w.message) for w in told] == [
+        "Mistyped.on_train_bach_end is no moment, so it is never called. Did you mean 'on_train_batch_end'?"
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stub(callbacks=Own())
+
+
+# -- filters on filters ------------------------------------------------------------------------------------
+
+
+def stacked(run_dir: Path | None, heard: list[str], **settings: Any) -> Trainer:
+    """Every second call of every third one, in three ways; and every sixth."""
+
+    @Filter(every=3)
+    @Filter(every=2)
+    def function(trainer: Any) -> None:
+        heard.append(f"f{trainer.global_forward_batches}")
+
+    class Listens(Callback):
+        @Filter(every=3)
+        @Filter(every=2)
+        def on_train_batch_end(self, trainer: Any) -> None:
+            heard.append(f"m{trainer.global_forward_batches}")
+
+    trainer = stub(range(14), n_epochs=1, run_dir=run_dir, callbacks=Listens(), snapshot_every=None, **settings)
+    trainer.on(Events.on_train_batch_end, function)
+    trainer.on(Events.on_train_batch_end(every=3), Filter(every=2)(lambda trainer: heard.append("l")))
+    trainer.on(Stepped, Filter(every=6)(lambda trainer, event: heard.append("t")))
+    return trainer
+
+
+STACKED = "m6 f6 l t m12 f12 l t"
+
+
+def test_a_filter_on_a_filter_counts_what_the_other_lets_through() -> None:
+    """F5, F6."""
+    heard: list[str] = []
+    stacked(None, heard).run()
+    assert " ".join(heard) == STACKED
+
+
+@pytest.mark.parametrize("k", range(1, 14))
+def test_the_counts_of_stacked_filters_are_all_kept(run_dir: Path, k: int) -> None:
+    """F7, B5."""
+    heard: list[str] = []
+    stacked(run_dir, heard, n_batches=k).run()
+    stacked(run_dir, heard).run(resume_from="auto")
+    assert " ".join(heard) == STACKED
+
+
+def test_a_function_without_a_filter_may_come_and_go_beside_one_with_a_filter_of_the_same_name(run_dir: Path) -> None:
+    """F7: both are lambdas of one place, and only the filtered one has anything to remember."""
+
+    def fresh(heard: list[int], plain: bool, n_epochs: int) -> Trainer:
+        trainer = stub([1, 2, 3], n_epochs=n_epochs, run_dir=run_dir)
+        for target in (*([Events.on_train_batch_end] * plain), Events.on_train_batch_end(every=2)):
+            trainer.on(target, lambda trainer: heard.append(trainer.global_forward_batches))
+        return trainer
+
+    first: list[int] = []
+    fresh(first, True, 1).run()
+    heard: list[int] = []
+    fresh(heard, False, 2).run(resume_from="auto")
+    assert heard == [4, 6]
+
+
+# -- errors ------------------------------------------------------------------------------------------------
+
+
+class Breaks(Callback):
+    @Filter(every=2)
+    def on_train_batch_end(self, trainer: Any) -> None:
+        raise LookupError("in a method")
+
+
+def breaks(trainer: Any, *args: Any) -> None:
+    raise LookupError("in a function")
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        (None, "in the listener Breaks.on_train_batch_end ("),
+        (Events.on_before_backward, "in the listener breaks ("),
+        ("step -> fetch", "in the listener breaks ("),
+    ],
+)
+def test_an_error_of_a_listener_is_logged_with_the_listener_s_name_and_file(
+    target: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S8: a filter around it hides nothing."""
+    trainer = stub(callbacks=[Breaks()] if target is None else None)
+    if target is not None:
+        trainer.on(target, breaks)
+    with caplog.at_level(logging.ERROR), pytest.raises(LookupError):
+        trainer.run()
+    (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert said in record.getMessage()
+    assert f"({__file__}:" in record.getMessage()
+
+
+def test_an_error_of_a_step_is_logged_without_a_listener(caplog: pytest.LogCaptureFixture) -> None:
+    """S8."""
+
+    def step(trainer: Any, batch: Any) -> None:
+        raise LookupError("in the step")
+
+    with caplog.at_level(logging.ERROR), pytest.raises(LookupError):
+        stub(batch_step_fn=step, callbacks=[Breaks()]).run()
+    assert [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR] == [
+        "LookupError in state 'step', epoch 0, batch 0, after transition 3; the batch holds the samples [0]"
+    ]
+
+
+# -- what is heard of nothing ------------------------------------------------------------------------------
+
+
+def test_what_nobody_hears_is_looked_up_once_and_calls_nobody() -> None:
+    """C3, S6: the index is made once for each way through the machine, however long the run is."""
+    made: list[Any] = []
+    for batches in (3, 300):
+        trainer = stub(range(batches), callbacks=[Callback()])
+        make = trainer.listeners.index._make
+        trainer.listeners.index._make = lambda *way, make=make: made.append(way) or make(*way)
+        trainer.run()
+        assert trainer.listeners.inside == {}
+        assert set(trainer.listeners.index.values()) == {()}
+    assert len(made) == 2 * len(set(made))
+    assert {(source, dest) for source, _, dest in made} == {
+        *(("init", "epoch_begin"), ("epoch_begin", "fetch"), ("fetch", "step"), ("step", "fetch")),
+        *(("fetch", "epoch_end"), ("epoch_end", "epoch_begin"), ("epoch_end", "done")),
+    }
