@@ -32,10 +32,11 @@ from tachograph.states import TachographError
 from tests.docstrings import Doc, doc_of, one_line
 from tests.test_house import MODULES, ROOT
 
+FOLDER = ROOT / "docs" / "reference"
 PACKAGES: tuple[ModuleType, ...] = (engine, states, drivers)
 
 PAGES = (
-    # where a name's module begins so, it stands on that page; the first that fits counts
+    # where a name's module begins so, it stands on that page; the first that fits and is there counts
     ("engine.callbacks.callback", "listening"),
     ("engine.callbacks", "callbacks"),
     ("engine.events", "listening"),
@@ -66,6 +67,11 @@ NAMED = re.compile(r"`(\w+)((?:\.\w+|\([^`]*\))*)`")
 # -- the names -----------------------------------------------------------------------------------------------
 
 
+def pages() -> list[str]:
+    """The pages of `docs/reference` that are written so."""
+    return [each for each in dict.fromkeys(page for _, page in PAGES) if (FOLDER / f"{each}.md").is_file()]
+
+
 @attrs.frozen
 class Name:
     """A public name.
@@ -86,7 +92,7 @@ class Name:
 
     @property
     def page(self) -> str:
-        return next(page for begin, page in PAGES if f"{self.home}.".startswith(f"{begin}."))
+        return next(page for begin, page in PAGES if page in pages() and f"{self.home}.".startswith(f"{begin}."))
 
 
 @cache
@@ -148,8 +154,13 @@ def linked(text: str, here: str = "") -> str:
             return match[0]
         return f"[{match[0]}]({'errors.md' if name is None else address_of(name, here)})"
 
+    return re.sub(r"`[^`]*`", lambda code: NAMED.sub(link, code[0]), escaped(text))
+
+
+def escaped(text: str) -> str:
+    """A text in which Markdown finds nothing but code."""
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(NAMED.sub(link, p) if p.startswith("`") else re.sub(r"([*<])", r"\\\1", p) for p in parts)
+    return "".join(part if part.startswith("`") else re.sub(r"([*<])", r"\\\1", part) for part in parts)
 
 
 def prose_of(doc: Doc, here: str) -> Iterator[str]:
@@ -226,7 +237,7 @@ def section_of(doc: Doc, title: str, here: str, fn: Any, indent: str = "") -> It
         elif title == "Raises":
             what = f"{raises}{linked(', '.join(f'`{kind}`' for kind in name.split(', ')), here)}"
         else:
-            what = typed(name, parameters.get(name.lstrip("*")))
+            what = ", ".join(typed(each, parameters.get(each.lstrip("*"))) for each in name.split(", "))
         yield f"{indent}- {what}: {linked(said, here)}"
 
 
@@ -358,17 +369,19 @@ def table_of_errors() -> str:
 PURPOSES = (
     # what a callback is for, by what is in its name; the first that fits counts
     ("to keep and restore", r"Snapshot|Checkpoint|Save|LoadBest|Topk"),
+    ("to evaluate", r"Evaluat|Better"),
     ("to end a run", r"Stop|Limit"),
-    ("to optimise", r"LR|Sched|Warmup|Clip|EMA|Average|Freeze|Finder"),
-    ("to guard", r"Guard|Anomaly|Check"),
-    ("to show and log", r"Progress|Rich|Raw|Tqdm|Log|CSV|TensorBoard|Wandb|WandB|MLflow|Fitlog"),
-    ("to measure", r"Timer|Throughput|Memory|Norm|Rates|Profil|Monitor"),
-    ("to evaluate", r"Evaluate|Better"),
+    ("to guard", r"Guard|Anomaly"),
+    ("to measure", r"Timer|Norm|Profil|\w+Monitor$"),
+    ("to optimise", r"LR|Sched|Warmup|Clip|EMA|Averag|Freez|Finder"),
+    ("to show and log", r"Progress|Rich|Raw|Tqdm|Log|CSV|TensorBoard|W[aA]ndB|Wandb|MLflow|Summary"),
 )
 
 
-def purpose_of(name: str) -> str:
-    return next((purpose for purpose, words in PURPOSES if re.search(words, name)), "for more")
+def purpose_of(name: Name) -> str:
+    if doc_of_name(name).first.startswith("The base of"):
+        return "to build on"
+    return next((purpose for purpose, words in PURPOSES if re.search(words, name.name)), "for more")
 
 
 def table_of_callbacks() -> str:
@@ -376,21 +389,19 @@ def table_of_callbacks() -> str:
     found = [n for n in names().values() if isinstance(n.value, type) and issubclass(n.value, Callback)]
     found = [n for n in found if n.name == n.own and n.value is not Callback]
     lines = ["|  | callback | what it does |", "|---|---|---|"]
-    for purpose in (*(each for each, _ in PURPOSES), "for more"):
-        for i, n in enumerate(each for each in found if purpose_of(each.name) == purpose):
-            others = [f"`{o.name}`" for o in names().values() if o.own == n.name and o is not n]
-            said = f"{doc_of_name(n).first}.{f' Also named {chr(44).join(others)}.' if others else ''}"
+    for purpose in (*(each for each, _ in PURPOSES), "for more", "to build on"):
+        for i, name in enumerate(each for each in found if purpose_of(each) == purpose):
+            others = ", ".join(f"`{o.name}`" for o in names().values() if o.own == name.name and o is not name)
+            said = escaped(doc_of_name(name).first) + "." + (f" Also named {others}." if others else "")
             label = "" if i else f"**{purpose}**"
-            lines.append(f"| {label} | [`{n.name}`](reference/{address_of(n)}) | {in_a_cell(said)} |")
+            lines.append(f"| {label} | [`{name.name}`](reference/{address_of(name)}) | {in_a_cell(said)} |")
     return "\n".join(lines) + "\n"
 
 
 def parts() -> dict[str, Callable[[], str]]:
     """What the docs' generated parts are called -> how each is made."""
-    pages = dict.fromkeys(each for _, each in PAGES)
-    held = {name.page for name in names().values()}
     return {
-        **{f"reference: {which}": partial(page, which) for which in pages if which in held},
+        **{f"reference: {which}": partial(page, which) for which in pages()},
         "all public names": table_of_names,
         "all errors": table_of_errors,
         "the callbacks": table_of_callbacks,
