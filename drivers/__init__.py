@@ -1,7 +1,7 @@
 """Who touches the hardware: the protocol, the drivers, and everything that knows a tensor.
 
 Importing this package imports no torch and no numpy: `choose_driver` does when it builds a driver that needs them, and
-the samplers do when the first of them is asked for.
+the samplers and the metrics do when the first of them is asked for.
 """
 
 from __future__ import annotations
@@ -14,6 +14,14 @@ from .errors import LossFault, MatchFault, RestoreFault, SamplerFault
 from .stub import StubDriver
 
 if TYPE_CHECKING:
+    from .metrics import (
+        Accuracy,
+        ClassifyFPreRecMetric,
+        Element,
+        Metric,
+        SpanFPreRecMetric,
+        TransformersAccuracy,
+    )
     from .samplers import (
         BucketedBatchSampler,
         DopedSampler,
@@ -33,13 +41,19 @@ if TYPE_CHECKING:
         replace_sampler,
     )
 
+_METRICS = ("Accuracy", "ClassifyFPreRecMetric", "Element", "Metric", "SpanFPreRecMetric", "TransformersAccuracy")
+
 __all__ = [
     "NO_BATCH",
+    "Accuracy",
     "BucketedBatchSampler",
+    "ClassifyFPreRecMetric",
     "DopedSampler",
     "Driver",
+    "Element",
     "LossFault",
     "MatchFault",
+    "Metric",
     "MixSequentialSampler",
     "PollingSampler",
     "RandomBatchSampler",
@@ -51,7 +65,9 @@ __all__ = [
     "SamplerFault",
     "SequentialSampler",
     "SortedSampler",
+    "SpanFPreRecMetric",
     "StubDriver",
+    "TransformersAccuracy",
     "UnrepeatedRandomSampler",
     "UnrepeatedSequentialSampler",
     "UnrepeatedSortedSampler",
@@ -62,6 +78,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _METRICS:
+        from . import metrics
+
+        return getattr(metrics, name)
     if name in __all__:
         from . import samplers
 
