@@ -90,7 +90,7 @@ class SpikeGuard(Callback):
         if self.policy == "warn" and self.count == 1:
             warnings.warn(f"{what}; the run goes on with it, and this isn't warned of again", stacklevel=3)
         if self.policy == "stop" or (self.patience is not None and self._in_a_row >= self.patience):
-            row = f", the {self._in_a_row}. such batch in a row" if self._in_a_row > 1 else ""
+            row = f"; that makes {self._in_a_row} in a row" if self._in_a_row > 1 else ""
             trainer.stop(f"SpikeGuard: {what}{row}")
 
     def on_before_optimizer_step(self, trainer: Any, optimizers: Any) -> None:
