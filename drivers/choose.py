@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +13,12 @@ from .driver import Driver
 
 
 def _torch(model: Any, device: Any, **options: Any) -> Driver:
+    from .devices import check_there
     from .single import TorchDriver
 
-    return TorchDriver(model, device, **options)
+    driver = TorchDriver(model, device, **options)
+    check_there(driver.device)
+    return driver
 
 
 DRIVERS: dict[str, Callable[..., Driver]] = {"torch": _torch, "auto": _torch}
@@ -26,6 +31,7 @@ def choose_driver(driver: str | Driver, model: Any = None, device: Any = None, *
         driver: "torch" (one device), "auto" (what the machine says), or a `Driver`, which keeps its own model.
         model: an `nn.Module`.
         device: where it trains: "cpu", "cuda:0", "mps", an index, a `torch.device`; None: where its parameters are.
+            With `CUDA_VISIBLE_DEVICES=""` the CPU takes the place of a GPU, with a warning.
         options: what the driver's constructor takes beside these.
 
     Raises:
@@ -39,8 +45,18 @@ def choose_driver(driver: str | Driver, model: Any = None, device: Any = None, *
         raise CallerError(f"driver must be a name or a Driver, not {type(driver).__name__}")
     if driver not in DRIVERS:
         raise CallerError(f"there is no driver {driver!r}. {nearest(driver, DRIVERS)}")
-    if isinstance(device, (list, tuple)) or device == -1:
+    device = _visible(device)
+    if isinstance(device, (list, tuple)) or (type(device) is int and device == -1):
         raise CallerError(
-            f"device={device!r} asks for several devices, which driver={driver!r} doesn't drive: give one"
+            f"device={device!r} asks for a process on each device, which driver={driver!r} doesn't start: give one"
         )
     return DRIVERS[driver](model, device, **options)
+
+
+def _visible(device: Any) -> Any:
+    """Return the CPU in place of GPUs that the user has hidden from a script that was written for them."""
+    asked = device if isinstance(device, (list, tuple)) else [device]
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "" and any(type(d) is int or str(d).startswith("cuda") for d in asked):
+        warnings.warn(f'CUDA_VISIBLE_DEVICES="" hides all GPUs: device={device!r} becomes "cpu"', stacklevel=4)
+        return "cpu"
+    return device

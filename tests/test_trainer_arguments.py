@@ -71,6 +71,21 @@ def test_a_module_is_trained_where_it_is_told(driver: str, device: Any) -> None:
     assert trainer.driver.device == torch.device("cpu")  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("device", [0, "cuda", "cuda:1", torch.device("cuda"), [0, 1], -1])
+def test_a_gpu_that_the_environment_hides_is_replaced_by_the_cpu_with_a_word(
+    device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D2, T5: a script that was written for GPUs runs on the CPU, if that is asked for from outside."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.warns(UserWarning, match=r'CUDA_VISIBLE_DEVICES="" hides all GPUs: device=.* becomes "cpu"'):
+        trainer = build(device=device)
+    assert trainer.driver.device == torch.device("cpu")  # type: ignore[union-attr]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build(device="cpu")
+        build(device=None)
+
+
 def test_a_data_parallel_model_is_one_process_and_is_trained() -> None:
     """T1."""
     inner = Regression()
@@ -242,8 +257,18 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "device": [
         ("nowhere", "device 'nowhere' isn't one: "),
         (3.5, "device 3.5 isn't one: "),
-        ([0, 1], "device=[0, 1] asks for several devices, which driver='torch' doesn't drive: give one"),
-        (-1, "device=-1 asks for several devices, which driver='torch' doesn't drive: give one"),
+        (
+            [0, 1],
+            "device=[0, 1] asks for a process on each device, which driver='torch' doesn't start: give one",
+        ),
+        (["cpu"], "device=['cpu'] asks for a process on each device, which driver='torch' doesn't start: give one"),
+        ([], "device=[] asks for a process on each device, which driver='torch' doesn't start: give one"),
+        (-1, "device=-1 asks for a process on each device, which driver='torch' doesn't start: give one"),
+        (-2, "device -2 isn't one: "),
+        (True, "device True isn't one: "),
+        ("CPU", "device 'CPU' isn't one: "),
+        ("meta", "device 'meta' holds shapes and no values: "),
+        ("xpu:99", "device 'xpu:99' isn't there: "),
         (99, "device 99: this machine has "),
         ("cuda:99", "device 'cuda:99': this machine has "),
     ],
@@ -300,7 +325,8 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "validate_every": [
         (
             0,
-            "validate_every must be n > 0 (batches), -n (epochs), several of these, or a function f(trainer)",
+            "validate_every must be n > 0 (batches), -n (epochs), a number with its unit ('100 updates', '0.25 epoch', "
+            "'10min'), several of these, or a function f(trainer) -> bool, not 0",
         ),
         (1.5, "validate_every must be n > 0 (batches)"),
         ("3", "validate_every must be n > 0 (batches)"),
@@ -341,7 +367,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         ("forwart", "train_fn='forwart': Regression has no such method. Did you mean 'forward'?"),
     ],
     "evaluate_fn": [("forwart", "evaluate_fn='forwart': Regression has no such method. Did you mean 'forward'?")],
-    "progress_bar": [("bar", "progress must be one of auto, rich, plain or None, not 'bar'")],
+    "progress_bar": [("bar", "progress must be one of auto, rich, plain, json, tqdm or None, not 'bar'")],
 }
 CASES = [(name, value, said) for name, cases in WRONG.items() for value, said in cases]
 
