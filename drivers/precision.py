@@ -37,6 +37,12 @@ def unscale(scaler: Any, optimizers: Sequence[Any]) -> None:
             scaler.unscale_(optimizer)
 
 
+def forget_unscaled(scaler: Any) -> None:
+    """Have a scaler forget whose gradients were unscaled, after a step that an error ended; its scale stays."""
+    if scaler.is_enabled() and scaler._scale is not None:
+        scaler.update(scaler.get_scale())
+
+
 def overflowed(scaler: Any, optimizers: Sequence[Any]) -> bool:
     """Unscale the gradients of all optimizers, unless somebody has, and say whether any of them overflowed.
 

@@ -19,15 +19,17 @@ from torch.optim import Optimizer
 
 from tachograph.states.errors import CallerError, nearest
 
-from . import generators, gradients, hyperparameters, measuring, restoring, storage
+from . import compiling, generators, gradients, hyperparameters, measuring, profiling, restoring, storage, trying
 from .averaging import WeightAverages
+from .deterministic import debugged, flags
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
 from .lengths import length_of
 from .loaders import BatchSource, EvaluationSource, check_loader, described, hash_ids, settings_of, source_of
+from .loaders.kept import KeptSource
 from .matching import matched
 from .measuring import LAG, Losses, read_scalar
-from .precision import choose_precision, overflowed, unscale
+from .precision import choose_precision, forget_unscaled, overflowed, unscale
 from .staging import Staging
 from .undisturbed import undisturbed
 from .summary import summary
@@ -87,12 +89,14 @@ class TorchDriver(Driver):
         self._non_blocking = non_blocking
         self._auto_call = auto_call
         self._train_fn_name = train_fn or ("train_step" if hasattr(model, "train_step") else "forward")
+        self._compile: dict[str, Any] | None = None
         self._train_fn = _train_fn(model, train_fn, auto_call)
         self._on_cpu = self.device.type == "cpu"
         lag = (0 if self._on_cpu else LAG) if measure_lag is None else measure_lag
         self._losses = Losses(lag) if lag else None
         self._built: dict[str, Any] | None = None
         self._source: BatchSource | None = None
+        self._overfit = 0
         self._evaluated: dict[int, EvaluationSource] = {}
         self._source_loader: Any = None
         self._digest: Callable[[], int] = int
@@ -116,6 +120,19 @@ class TorchDriver(Driver):
     def set_dataloader(self, dataloader: Any, max_batches: int = -1) -> None:
         check_loader(dataloader)
         self._loader, self._max_batches = dataloader, max_batches
+
+    def overfit(self, batches: int) -> None:
+        self._overfit = batches
+
+    def kept_batches(self, seed: int) -> Iterator[Any]:
+        if not isinstance(self._source, KeptSource):
+            self._source = self._sourced(seed)
+        assert isinstance(self._source, KeptSource), "overfit() comes first"
+        return self._source.batches()
+
+    def compile(self, options: Mapping[str, Any]) -> None:
+        self._compile = compiling.checked(options)
+        self._train_fn = _caller(self.model, self._train_fn_name, self._auto_call, self._compile)
 
     def setup(self, seed: int, whole_digest: bool) -> None:
         self.model.to(self.device)
@@ -143,11 +160,21 @@ class TorchDriver(Driver):
 
     def _sourced(self, seed: int) -> BatchSource:
         """Read the loader from where it stands: in a second run of this object it has been read before."""
-        before, source = self._source, source_of(self._loader, seed, self._max_batches, self._told)
+        before = self._source
+        if self._overfit:
+            return self._kept(seed)
+        source = source_of(self._loader, seed, self._max_batches, self._told)
         if before is not None and self._source_loader is self._loader:
             source.load(before.state())
         self._source_loader = self._loader
         return source
+
+    def _kept(self, seed: int) -> KeptSource:
+        held = self._source
+        if not isinstance(held, KeptSource) or not held.is_of(self._loader, seed, self._overfit):
+            held = KeptSource(self._loader, seed, self._overfit, self._told)
+        held.most = self._max_batches
+        return held
 
     def _told(self, text: str) -> None:
         warnings.warn(text, stacklevel=4)
@@ -177,6 +204,7 @@ class TorchDriver(Driver):
             "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
+            **flags(),
         }
 
     def initial_seed(self) -> int:
@@ -189,7 +217,8 @@ class TorchDriver(Driver):
 
     def length(self) -> int | None:
         length = length_of(self._loader)
-        return length if length is None or self._max_batches < 0 else min(length, self._max_batches)
+        limits = [most for most in (self._max_batches, self._overfit) if most > 0]
+        return None if length is None else min([length, *limits])
 
     def open_epoch(self, epoch: int, done: int, samples: int | None = None) -> int | None:
         assert self._source is not None, "setup() comes first"
@@ -397,7 +426,53 @@ class TorchDriver(Driver):
                 warnings.warn(f"{type(model).__name__} has no {first}: {second} is used instead", stacklevel=2)
         else:
             name = _method(model, mode, "evaluate_fn")
-        return _caller(model, name, self._auto_call)
+        return _caller(model, name, self._auto_call, self._compile)
+
+    # -- debugging -----------------------------------------------------------------------------------------
+
+    def debugging(self, deterministic: bool | str, detect_anomaly: bool) -> AbstractContextManager[None]:
+        return debugged(deterministic, detect_anomaly, self.device, self._told)
+
+    def profiler(
+        self, schedule: Sequence[int] | None, activities: Sequence[Any] | None, ready: Callable[[], Path], options: Any
+    ) -> Any:
+        return profiling.profiler(schedule, activities, ready, options)
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        self.model.to(self.device)
+        built, source = self._built, self._source
+        with trying.buffers_kept(self.model), trying.data_kept(self._loader):
+            self._source = None  # what is read for a trial isn't read from there
+            held = self.capture({})
+            try:
+                yield
+            finally:
+                self.tidy_up()
+                self.restore((held["model"], {**held, "faults": {}}))
+                self.restore_generators()
+                self._source, self._built, self._staging = source, built, None
+
+    def trial_batches(self, dataloader: Any, seed: int, size: int | None = None) -> Iterator[Any]:
+        for batch in trying.batches(dataloader, seed, size):
+            yield self.to_device(batch if self.input_mapping is None else self.input_mapping(batch))
+
+    def samples_in(self, dataloader: Any) -> int | None:
+        return trying.samples_in(dataloader)
+
+    def set_learning_rate(self, rate: float) -> None:
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                hyperparameters.put(group, {"lr": rate})
+
+    def ran_out_of_memory(self, error: BaseException) -> bool:
+        return trying.out_of_memory(error)
+
+    def tidy_up(self) -> None:
+        if self._scaler is not None:
+            forget_unscaled(self._scaler)
+        self.zero_grad()
+        trying.give_back_memory()
 
     # -- snapshots -----------------------------------------------------------------------------------------
 
@@ -545,12 +620,18 @@ def _train_fn(model: nn.Module, name: str | None, auto_call: bool) -> Callable[[
     return _caller(model, name, auto_call)
 
 
-def _caller(model: nn.Module, name: str | None, auto_call: bool) -> Callable[[Any], Any]:
-    """Return `call(batch)` for a method of the model; the forward pass is called through its hooks."""
+def _caller(
+    model: nn.Module, name: str | None, auto_call: bool, options: Mapping[str, Any] | None = None
+) -> Callable[[Any], Any]:
+    """Return `call(batch)` for a method of the model, compiled where there are options for that.
+
+    The forward pass is called through its hooks.
+    """
     fn = model if name in (None, "forward") else getattr(model, name)
+    called = compiling.compiled(fn, options)
     if not auto_call:
-        return fn  # type: ignore[no-any-return]
-    return matched(fn, f"{type(model).__name__}.{name or 'forward'}", model.forward if fn is model else fn)
+        return called
+    return matched(called, f"{type(model).__name__}.{name or 'forward'}", model.forward if fn is model else fn)
 
 
 def _batch_size(batch: Any) -> int:

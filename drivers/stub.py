@@ -7,6 +7,7 @@ your own callbacks and states: `Trainer(None, StubDriver(), [1, 2, 3], None, n_e
 
 from __future__ import annotations
 
+import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,6 +61,7 @@ class StubDriver(Driver):
         self._position = 0
         self._passed_over = ""
         self._batches: Sequence[Any] = ()
+        self._overfit = 0
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -73,6 +75,15 @@ class StubDriver(Driver):
         if not isinstance(dataloader, Sequence) or not dataloader:
             raise CallerError("the stub's train_dataloader must be a sequence with at least one batch")
         self._batches = dataloader if max_batches < 0 else dataloader[:max_batches]
+        if self._overfit > 0:
+            self._batches = self._batches[: self._overfit]
+
+    def overfit(self, batches: int) -> None:
+        self._overfit = batches
+        self._batches = self._batches[:batches] if batches > 0 else self._batches
+
+    def kept_batches(self, seed: int) -> Iterator[Any]:
+        return iter(self._batches)
 
     def setup(self, seed: int, whole_digest: bool) -> None:
         self._called("setup")
@@ -160,6 +171,19 @@ class StubDriver(Driver):
 
     def learning_rates(self) -> list[float]:
         return [0.1]
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        held, ids, samples = json.loads(self.capture({})), self.batch_ids, self.batch_samples
+        try:
+            yield
+        finally:
+            self.restore(held)
+            self.batch_ids, self.batch_samples = ids, samples
+
+    def trial_batches(self, dataloader: Any, seed: int, size: int | None = None) -> Iterator[Any]:
+        """Yield the batches over and over; one of a size of its own is that number."""
+        return itertools.cycle(dataloader) if size is None else itertools.repeat(size)
 
     def ids_digest(self) -> int:
         return zlib.crc32(repr(self.batch_ids).encode())

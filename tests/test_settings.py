@@ -172,6 +172,7 @@ FIXED: dict[str, tuple[dict[str, Any], str]] = {
     "accumulation_steps": ({"accumulation_steps": 3}, "accumulation_steps is 2, this trainer's 3"),
     "accumulation_tail": ({"accumulation_tail": "drop"}, "accumulation_tail is carry, this trainer's drop"),
     "data": ({"n": 14}, "data is Indexed of 12 samples by .*, this trainer's Indexed of 14 samples"),
+    "overfit_batches": ({"overfit_batches": 2}, "overfit_batches is 0, this trainer's 2"),
 }
 
 
@@ -220,6 +221,13 @@ CHANGEABLE: dict[str, tuple[dict[str, Any], dict[str, Any], Any, Any, Callable[[
     ),
     "train_fn": ({"train_fn": "other_step"}, {}, "train_step", "other_step", losses_are_17),
     "batch_step_fn": ({"batch_step_fn": zero_loss}, {}, None, "zero_loss", losses_are_17),
+    "compile": (
+        {"compile": {"backend": "eager"}},
+        {},
+        False,
+        {"backend": "eager"},
+        lambda t, records: t.global_forward_batches == 18,
+    ),
     "validate_every": (
         {"validate_every": 2},
         {},
