@@ -27,6 +27,7 @@ class ByHand:
     driver: Driver | None
 
     evaluator: Evaluator | None = None
+    _passes: Passes | None = None
     _evaluation: dict[str, Any]  # how this trainer evaluates: what `Evaluator` takes
 
     def validate(self, num_eval_batch_per_dl: Limit = -1) -> dict[str, Any]:
@@ -74,7 +75,8 @@ class ByHand:
         given = self.evaluator.metrics if metrics is None else metrics  # type: ignore[union-attr]
         how = {**self._evaluation, "mode": "test", "verbose": verbose}
         evaluator = Evaluator(dataloaders=dataloaders, metrics=given, driver=self.driver, **how)
-        self._as_in_validation(evaluator)
+        if self.evaluator is not None:
+            evaluator.within = self.evaluator.within  # the weights that a callback has put in place for a validation
         try:
             return evaluator.run(num_eval_batch_per_dl)
         finally:
@@ -100,24 +102,23 @@ class ByHand:
         Raises:
             CallerError: an argument can't be used, or this is called in the midst of an evaluation.
         """
-        how = self._evaluation
-        assert self.driver is not None
-        passes = Passes(
-            self.driver,
-            how["model"],
-            mode=how["mode"],
-            evaluate_fn=how["evaluate_fn"],
-            input_mapping=how["input_mapping"],
-            output_mapping=how["output_mapping"],
-            eval_mode=how["model_use_eval_mode"],
-        )
-        self._as_in_validation(passes)
-        return passes.predict(dataloaders, num_eval_batch_per_dl, on_batch)
+        return (self.evaluator or self._predictor()).predict(dataloaders, num_eval_batch_per_dl, on_batch)
 
-    def _as_in_validation(self, passes: Passes) -> None:
-        """Evaluate the weights that a validation would: a callback may have others put in place for it."""
-        if self.evaluator is not None:
-            passes.within = self.evaluator.within
+    def _predictor(self) -> Passes:
+        """Return what predicts where nothing is evaluated."""
+        if self._passes is None:
+            how = self._evaluation
+            assert self.driver is not None
+            self._passes = Passes(
+                self.driver,
+                how["model"],
+                mode=how["mode"],
+                evaluate_fn=how["evaluate_fn"],
+                input_mapping=how["input_mapping"],
+                output_mapping=how["output_mapping"],
+                eval_mode=how["model_use_eval_mode"],
+            )
+        return self._passes
 
     def _forget_loaders(self, evaluator: Evaluator) -> None:
         """Let go of loaders that were given for one evaluation only."""

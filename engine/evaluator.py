@@ -91,6 +91,7 @@ class Evaluator(Passes):
             eval_mode=settings["model_use_eval_mode"],
             progress_bar=settings["progress_bar"],
         )
+        self._choose()
         self.metrics = checked_metrics(metrics)
         self.verbose = verbose
         self.separator: str = settings["separator"]

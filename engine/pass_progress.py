@@ -36,6 +36,7 @@ class PassProgress:
         self._file = file
         self.mode = ("rich" if (file or sys.stderr).isatty() else None) if wanted == "auto" else wanted
         self._live: Any = None
+        self._text: Any = None
         self._title = ""
         self._done, self._of = 0, ""
         self._began = self._shown = 0.0
@@ -80,7 +81,7 @@ class PassProgress:
         else:
             if self._live is None:
                 self._live = self._start()
-            self._live.update(self._line(), refresh=True)
+            self._live.update(self._text(self._line()), refresh=True)
 
     def _line(self) -> str:
         spent = time.monotonic() - self._began
@@ -93,8 +94,10 @@ class PassProgress:
         before = random.getstate()
         from rich.console import Console
         from rich.live import Live
+        from rich.text import Text
 
         random.setstate(before)  # importing rich draws from Python's generator
+        self._text = Text  # whose digits aren't coloured
         console = Console(file=self._file or sys.stderr)
         live = Live(
             "", console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False, transient=True

@@ -68,7 +68,7 @@ class Passes:
         self.model = driver.model if model is None else model
         self.dataloaders = {} if dataloaders is None else named_loaders(dataloaders)
         self._fn_name = evaluate_fn or mode
-        self._evaluate = driver.evaluate_fn(self.model, self._fn_name)
+        self._evaluate: Callable[[Any], Any] | None = None
         self._input_mapping = mapping_fn(input_mapping, "input_mapping")
         self._output_mapping = mapping_fn(output_mapping, "output_mapping")
         self._eval_mode = eval_mode
@@ -78,8 +78,13 @@ class Passes:
 
     def evaluate_step(self, batch: Any) -> Any:
         """Run the model's method for evaluation on a batch, and map its outputs."""
-        outputs = self._evaluate(batch)
+        outputs = (self._evaluate or self._choose())(batch)
         return outputs if self._output_mapping is None else self._output_mapping(outputs)
+
+    def _choose(self) -> Callable[[Any], Any]:
+        """Look for the model's method; a substitution is told, so that one that isn't needed isn't looked for."""
+        self._evaluate = self.driver.evaluate_fn(self.model, self._fn_name)
+        return self._evaluate
 
     def predict(
         self,
