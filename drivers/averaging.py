@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from tachograph.states.errors import CallerError
+
 from .averages import Averages
 
 _Pairs = list[tuple[torch.Tensor, torch.Tensor]]  # an average, and what it is the average of
@@ -75,6 +77,7 @@ class WeightAverages(Averages):
     def applied(self) -> Iterator[None]:
         if not self._depth:
             pairs = self._pairs(self._named().items()) if self._made else []
+            _check(pairs)
             _exchange(pairs)
             self._exchanged = pairs
         self._depth += 1
@@ -122,13 +125,23 @@ class _Groups:
             torch._foreach_copy_(averages, weights)
 
 
+def _check(pairs: _Pairs) -> None:
+    """Refuse an exchange that would lose something of either."""
+    for average, weight in pairs:
+        if average.shape != weight.shape or average.dtype != weight.dtype:
+            raise CallerError(
+                f"the model has a weight of shape {list(weight.shape)} in {weight.dtype}, which had shape "
+                f"{list(average.shape)} in {average.dtype} when its average was begun: the average can't be applied"
+            )
+
+
 @torch.no_grad()
 def _exchange(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
     """Exchange the contents of each pair; of all or, after an error, of none."""
     done: _Pairs = []
     try:
         for average, weight in pairs:
-            held = weight.detach().clone()
+            held = weight.detach().clone()  # there may be no memory for it
             weight.copy_(average)
             average.copy_(held)
             done.append((average, weight))
