@@ -220,12 +220,13 @@ def driver_options(driver: Any, precision: Any, fp16: bool, given: dict[str, Any
 def with_progress(callbacks: Any, progress: Any) -> list[Any]:
     """Put the progress callback first, unless the user brings one."""
     held = list(as_callbacks(callbacks))
-    own = any(isinstance(callback, Progress) for callback in held)
-    if isinstance(progress, Callback):
-        return [progress, *held]
-    if own and progress not in (None, "auto"):
-        warnings.warn("callbacks hold a Progress, so progress_bar is ignored", stacklevel=3)
-    return held if own or progress is None else [Progress(progress), *held]
+    if any(isinstance(callback, Progress) for callback in held):
+        if progress not in (None, "auto") and not any(progress is callback for callback in held):
+            warnings.warn("callbacks hold a Progress, so progress_bar is ignored", stacklevel=3)
+        return held
+    if progress is None:
+        return held
+    return [progress if isinstance(progress, Callback) else Progress(progress), *held]
 
 
 def interactive() -> bool:

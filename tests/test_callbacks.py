@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +13,12 @@ from torch import nn
 from torch.optim import lr_scheduler as schedules
 from torch.utils.data import DataLoader
 
-from tachograph.drivers import StubDriver
-from tachograph.engine import Callback, EarlyStopping, Events, Journal, LRSchedule, Progress, SnapshotPolicy, Trainer
+from tachograph.engine import Callback, EarlyStopping, Events, Journal, LRSchedule, SnapshotPolicy, Trainer
 from tachograph.engine.callbacks.monitor import Monitor
 from tachograph.engine.world import World
 from tachograph.states import Stepped
 from tachograph.states.errors import CallerError
-from tests.toys import Counts, Indexed, Run, Sum, equal, sides, stub, validated
+from tests.toys import Counts, Indexed, Run, equal, sides, stub, validated
 
 NAN = float("nan")
 
@@ -659,118 +656,3 @@ def test_a_callback_s_tensors_are_kept_bit_for_bit(tmp_path: Path) -> None:
     assert equal(*([*callback.mean.values()] for callback in runs.values()))  # type: ignore[attr-defined]
     for path in (tmp_path / "run").rglob("*.pt"):
         torch.load(path, weights_only=True)
-
-
-# -- Progress ----------------------------------------------------------------------------------------------
-
-
-def shown(mode: str, print_every: float = 0, **settings: Any) -> str:
-    """What a short run shows, with its rates left out."""
-    file = io.StringIO()
-    settings = {"callbacks": [Progress(mode, print_every=print_every, file=file)], "progress_bar": "auto", **settings}
-    driver = settings.pop("driver", None) or StubDriver(loss=lambda batch, n: 0.5)
-    trainer = stub([1, 2], driver, **{"metrics": {"m": Sum()}, "validate_dataloaders": [5, 6], **settings})
-    trainer.run()
-    return re.sub(r"  [\d.]+ batches/s(  \d+:\d\d left)?", "", file.getvalue())
-
-
-PLAIN = """\
-epoch 1/2  batch 1/2  loss 0.5
-epoch 1/2  batch 2/2  loss 0.5
-validation 1 after batch 2: sum#m 11  n#m 2
-epoch 1/2  loss 0.5  done
-epoch 2/2  batch 1/2  loss 0.5
-epoch 2/2  batch 2/2  loss 0.5
-validation 2 after batch 4: sum#m 11  n#m 2
-epoch 2/2  loss 0.5  done
-"""
-
-
-def test_plain_progress_is_a_line_at_each_point() -> None:
-    """K10, C4."""
-    assert shown("plain") == PLAIN
-    assert shown("plain", print_every=1e9) == "".join(
-        line for line in PLAIN.splitlines(True) if "batch 1" not in line and "batch 2/" not in line
-    )
-
-
-def test_progress_leaves_out_results_whose_names_begin_with_an_underscore() -> None:
-    """EV8."""
-
-    class Gives(Sum):
-        def compute(self) -> dict[str, Any]:
-            return {"_raw": [1, 2], "f": 0.123456789}
-
-    text = shown("plain", print_every=1e9, metrics={"m": Gives()})
-    assert "validation 1 after batch 2: f#m 0.123457\n" in text
-    assert "_raw" not in text
-
-
-def test_without_a_terminal_automatic_progress_is_plain_without_the_timed_lines() -> None:
-    """K10."""
-    assert shown("auto") == shown("plain", print_every=1e9)
-
-
-def test_rich_progress_into_a_pipe_prints_its_lasting_lines_and_no_escape_codes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """K10."""
-    monkeypatch.setattr("tachograph.engine.callbacks.progress._EVERY", 0)
-    text = shown("rich")
-    assert "\x1b" not in text
-    lasting = [line for line in PLAIN.splitlines() if line.startswith("validation") or line.endswith("done")]
-    assert [line for line in text.splitlines() if line.startswith("validation") or line.endswith("done")] == lasting
-
-
-def test_progress_says_that_a_run_stopped_or_failed_and_what_the_run_has_to_say() -> None:
-    file = io.StringIO()
-    trainer = stub([1, 2], callbacks=[Progress("plain", print_every=1e9, file=file)])
-    trainer.on(Events.on_train_batch_end(once=3), lambda t: t.stop("tired"))
-    trainer.run()
-    trainer.say("a sentence [with brackets]")
-    assert file.getvalue().splitlines()[1:] == ["stopped: tired", "a sentence [with brackets]"]
-    file.truncate(file.seek(0))
-
-    def strike(trainer: Any) -> None:
-        raise ValueError
-
-    trainer = stub([1, 2], callbacks=[Progress("plain", print_every=1e9, file=file)])
-    trainer.on(Events.on_train_batch_end(once=1), strike)
-    with pytest.raises(ValueError):
-        trainer.run()
-    assert file.getvalue() == "failed after batch 1: ValueError\n"
-
-
-def test_progress_of_a_run_of_unknown_length_without_a_limit_leaves_out_what_is_not_known() -> None:
-    file = io.StringIO()
-    callbacks = [StopsAfter(1), Progress("plain", print_every=0, file=file)]
-    driver = StubDriver(lambda batch, n: NAN if n else 1e-9, known_length=False)
-    stub([1, 2], driver, n_epochs=None, callbacks=callbacks, metrics={"m": Sum()}, validate_dataloaders=[5, 6]).run()
-    lines = [re.sub(r"  [\d.]+ batches/s", "", line) for line in file.getvalue().splitlines()]
-    assert lines == [
-        "epoch 1  batch 1  loss 1e-09",
-        "epoch 1  batch 2  loss nan",
-        "validation 1 after batch 2: sum#m 11  n#m 2",
-        "epoch 1  loss nan  done",
-    ]
-
-
-class StopsAfter(Callback):
-    def __init__(self, epochs: int) -> None:
-        self._epochs = epochs
-
-    def on_validate_end(self, trainer: Any, results: Any) -> None:
-        if trainer.cur_epoch_idx + 1 == self._epochs:
-            trainer.stop("enough")
-
-
-def test_progress_changes_no_bit_of_a_run(tmp_path: Path) -> None:
-    """DESIGN 7."""
-    plain, watched = (
-        Run(run_dir=tmp_path / "a"),
-        Run(run_dir=tmp_path / "b", callbacks=lambda run: Progress("plain", 0, io.StringIO())),
-    )
-    plain.run()
-    watched.run()
-    assert plain.chain == watched.chain
-    assert equal(plain.weights, watched.weights)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +78,3 @@ def test_a_step_reads_no_tensor_through_torch(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(torch.Tensor, name, counted)
     job(tmp_path / "run", None, snapshot_every=None).run()
     assert reads == []
-
-
-def test_importing_rich_late_moves_no_generator() -> None:
-    """In a process of its own: its first import draws from Python's generator."""
-    code = (
-        "import random, io\n"
-        "from tachograph.engine import Progress\n"
-        "bar = Progress('rich', file=io.StringIO())\n"
-        "before = random.getstate()\n"
-        "bar._start().stop()\n"
-        "assert random.getstate() == before\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .monitor import Monitor
     from .more_evaluate import MoreEvaluate, MoreEvaluateCallback
     from .nan_guard import NanGuard
-    from .progress import Progress
+    from .progress import Progress, ProgressCallback, RawTextCallback, RichCallback, TqdmCallback
     from .results_monitor import HasMonitorCallback, ResultsMonitor
     from .saver import SaveFault, Saver
     from .snapshot_policy import SnapshotPolicy
@@ -61,7 +61,7 @@ HOMES = {
     "monitor": ("Monitor",),
     "more_evaluate": ("MoreEvaluate", "MoreEvaluateCallback"),
     "nan_guard": ("NanGuard",),
-    "progress": ("Progress",),
+    "progress": ("Progress", "ProgressCallback", "RawTextCallback", "RichCallback", "TqdmCallback"),
     "results_monitor": ("HasMonitorCallback", "ResultsMonitor"),
     "saver": ("SaveFault", "Saver"),
     "snapshot_policy": ("SnapshotPolicy",),
@@ -102,7 +102,10 @@ __all__ = [
     "MoreEvaluateCallback",
     "NanGuard",
     "Progress",
+    "ProgressCallback",
+    "RawTextCallback",
     "ResultsMonitor",
+    "RichCallback",
     "SaveFault",
     "Saver",
     "SnapshotPolicy",
@@ -116,6 +119,7 @@ __all__ = [
     "TopkSaver",
     "TorchGradClipCallback",
     "TorchWarmupCallback",
+    "TqdmCallback",
     "WandbLogger",
     "Warmup",
 ]

@@ -1,0 +1,127 @@
+"""`Numbers`: the one place that computes what displays show. It reads counters and what the engine measured anyway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tachograph.drivers.lengths import length_of
+
+from .status import Pace, Status
+
+_OUTSIDE_AN_EPOCH = ("init", "sanity_check", "epoch_begin", "done", "exception")
+_EVALUATING = ("sanity_check", "validate")
+
+
+class Numbers:
+    """Gathers the numbers of one run.
+
+    Attributes:
+        pace: how fast it goes.
+    """
+
+    def __init__(self) -> None:
+        self.pace = Pace()
+        self._sum = 0.0
+        self._count = 0
+        self._loss: float | None = None
+        self._saved: float | None = None
+        self._epoch_at = 0  # batches of the run that were done when this epoch began
+        self._evaluation: tuple[int, int, int | None] = (-1, 0, None)  # its seq, batches done, batches in it
+
+    def begin(self, trainer: Any, now: float) -> None:
+        """Count from here: this process begins, or goes on."""
+        state = trainer.trainer_state
+        done = getattr(state, "global_forward_batches", 0)
+        self.pace = Pace(now, done)
+        self._epoch_at = done - getattr(state, "batch_idx_in_epoch", 0)
+        self._sum, self._count = 0.0, 0
+        if state.state == "validate":
+            self.pace.leave(now, done)
+
+    def step(self, loss: float | None) -> None:
+        """Take a batch's loss; None where it isn't measured yet."""
+        if loss is not None:
+            self._sum += loss
+            self._count += 1
+
+    def evaluate(self, trainer: Any) -> bool:
+        """Take note of an evaluation batch; False if it isn't the run's but one made by hand."""
+        state = trainer.trainer_state
+        if state.state not in _EVALUATING:
+            return False
+        seq, done, most = self._evaluation
+        if seq != state.seq:
+            seq, done, most = state.seq, 0, _evaluation_batches(trainer, state)
+        self._evaluation = (seq, done + 1, most)
+        return True
+
+    def save(self, now: float) -> None:
+        """Take note that a snapshot was published."""
+        self._saved = now
+
+    def begin_epoch(self, trainer: Any) -> None:
+        """Take note that what follows is another epoch."""
+        self._epoch_at = trainer.trainer_state.global_forward_batches
+
+    def status(self, trainer: Any, now: float, state: str = "") -> Status:
+        """Return the numbers of now.
+
+        Args:
+            trainer: whose.
+            now: the time.
+            state: what to name as the state; "" is the one it is in.
+        """
+        held = trainer.trainer_state
+        done: int | None = getattr(held, "global_forward_batches", None)
+        if done is None:  # a state of a user's own
+            return Status(state=state or held.state, seq=held.seq)
+        self.pace.look(now, done)
+        if self._count:
+            self._loss, self._sum, self._count = self._sum / self._count, 0.0, 0
+        between = held.batch_idx_in_epoch == 0 and held.cur_epoch_idx > 0 and held.state in _OUTSIDE_AN_EPOCH
+        seq, evaluated, most = self._evaluation
+        evaluating = seq == held.seq and held.state in _EVALUATING
+        return Status(
+            state=state or held.state,
+            seq=held.seq,
+            epoch=held.cur_epoch_idx + (not between),
+            n_epochs=held.n_epochs,
+            batch=done - self._epoch_at,
+            n_batches=held.num_batches_per_epoch,
+            global_batch=done,
+            total_batches=held.total_batches,
+            loss=self._loss,
+            results={key: value for key, value in held.results.items() if not key.startswith("_")},
+            rate=self.pace.rate,
+            eta=self._eta(trainer, held, done),
+            snapshot_age=None if self._saved is None else now - self._saved,
+            evaluated=evaluated if evaluating else None,
+            to_evaluate=most if evaluating else None,
+            again=held.seq <= trainer.announced_until,
+        )
+
+    def _eta(self, trainer: Any, state: Any, done: int) -> float | None:
+        """The batches that are left, by this process's own rate; no more than the time that is left."""
+        total = state.total_batches
+        by_batches = None if total is None or done >= total else self.pace.seconds_for(total - done)
+        limits = getattr(trainer, "_limits", None)
+        if limits is None or limits.max_time is None:
+            return by_batches
+        by_time = max(float(limits.max_time - limits.seconds), 0.0)
+        return by_time if by_batches is None else min(by_batches, by_time)
+
+
+def _evaluation_batches(trainer: Any, state: Any) -> int | None:
+    """Say how many batches the evaluation in work has; None where a loader doesn't know its length."""
+    most = trainer._sanity if state.state == "sanity_check" else trainer._num_eval
+    lengths = [length_of(loader) for loader in trainer.evaluator.dataloaders.values()]
+    if None in lengths:
+        return None
+    return sum(n if most < 0 else min(n, most) for n in lengths if n is not None)
+
+
+def learning_rates(trainer: Any) -> list[float | None]:
+    """Return the learning rates of all parameter groups; None for one that is a tensor, which might lie on a device."""
+    optimizers = getattr(trainer.driver, "optimizers", None) or ()
+    rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+    return [float(rate) if isinstance(rate, (int, float)) else None for rate in rates]
