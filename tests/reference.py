@@ -12,12 +12,13 @@ import inspect
 import itertools
 import pkgutil
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
-from types import FunctionType, ModuleType
-from typing import Any
+from types import FunctionType, ModuleType, UnionType
+from typing import Any, TypeVar, get_args
 
 import attrs
 
@@ -237,15 +238,28 @@ def section_of(doc: Doc, title: str, here: str, fn: Any, indent: str = "") -> It
         elif title == "Raises":
             what = f"{raises}{linked(', '.join(f'`{kind}`' for kind in name.split(', ')), here)}"
         else:
-            what = ", ".join(typed(each, parameters.get(each.lstrip("*"))) for each in name.split(", "))
+            what = ", ".join(typed(each, parameters.get(each.lstrip("*")), fn) for each in name.split(", "))
         yield f"{indent}- {what}: {linked(said, here)}"
 
 
-def typed(name: str, parameter: inspect.Parameter | None) -> str:
-    if parameter is None or parameter.annotation in (inspect.Parameter.empty, "Any"):
-        return f"`{name}`"
-    kind = parameter.annotation
-    return f"`{name}: {kind if isinstance(kind, str) else inspect.formatannotation(kind)}`"
+def typed(name: str, parameter: inspect.Parameter | None, fn: Any) -> str:
+    """An argument and its type; one that may be anything, or is whatever the caller gives, has none."""
+    kind = "Any" if parameter is None or parameter.annotation is parameter.empty else parameter.annotation
+    spelt = spelt_out(kind if isinstance(kind, str) else inspect.formatannotation(kind), fn)
+    return f"`{name}`" if spelt == "Any" else f"`{name}: {spelt}`"
+
+
+def spelt_out(kind: str, fn: Any) -> str:
+    """A type in which names that only its module knows are replaced by what they stand for."""
+    written = fn.__init__ if isinstance(fn, type) else fn
+    there = {**vars(sys.modules[fn.__module__]), **getattr(written, "__globals__", {})} if fn is not None else {}
+    for name in re.findall(r"\b[A-Z]\w*\b(?!\.)", re.sub(r"'[^']*'", "", kind)):
+        known = there.get(name)
+        if isinstance(known, TypeVar):
+            return "Any"
+        if isinstance(known, UnionType) or get_args(known):
+            kind = re.sub(rf"\b{name}\b", re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(known)), kind)
+    return kind
 
 
 def hidden_bases(cls: type) -> list[type]:

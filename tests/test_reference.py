@@ -123,3 +123,8 @@ def test_a_docstring_is_read_in_its_parts() -> None:
 def test_an_entry_that_names_nothing_is_refused(text: str) -> None:
     with pytest.raises(AssertionError, match="every entry of Args"):
         doc_of(text)
+
+
+def test_a_type_that_only_its_module_knows_is_spelt_out() -> None:
+    assert "`perform: Mapping[str, Callable[[Any], Event]]`" in reference.page("trainer")
+    assert "`dataloader`" in reference.page("samplers")  # its type is whatever the caller gives
