@@ -26,7 +26,13 @@ def as_mapping(value: Any) -> Mapping[str, Any] | None:
 
 
 def needed(fn: Any) -> int:
-    """Count the parameters without a default that a function has; -1 if it isn't one, or won't tell."""
+    """Count the parameters without a default that a function has.
+
+    Returns:
+        -1 if it isn't one, won't tell, or is a coroutine or a generator, of which a call alone does nothing.
+    """
+    if inspect.iscoroutinefunction(fn) or inspect.isgeneratorfunction(fn):
+        return -1
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
@@ -127,9 +133,21 @@ def mapping_fn(mapping: Any, name: str) -> Callable[[Any], Any] | None:
         return None
     if isinstance(mapping, Mapping):
         return lambda data: _renamed(data, mapping, name)
-    if callable(mapping):
-        return mapping  # type: ignore[no-any-return]
-    raise CallerError(f"{name} must be None, a callable or a dict, not {type(mapping).__name__}")
+    if not callable(mapping):
+        raise CallerError(f"{name} must be None, a callable or a dict, not {type(mapping).__name__}")
+    if not _takes_one(mapping):
+        raise CallerError(f"{name} must take (data), which {mapping!r} can't")
+    return mapping  # type: ignore[no-any-return]
+
+
+def _takes_one(fn: Any) -> bool:
+    try:
+        inspect.signature(fn).bind("data")
+    except TypeError:
+        return False
+    except ValueError:  # a builtin that won't tell
+        return True
+    return True
 
 
 def _renamed(data: Any, mapping: Mapping[str, str], name: str) -> dict[str, Any]:
@@ -140,4 +158,16 @@ def _renamed(data: Any, mapping: Mapping[str, str], name: str) -> dict[str, Any]
         raise CallerError(
             f"{name} is a dict, so the data must be a dict, a dataclass or a sequence, not {type(data).__name__}"
         )
-    return {mapping.get(key, key): value for key, value in found.items()}
+    renamed = {mapping.get(key, key): value for key, value in found.items()}
+    if len(renamed) != len(found):
+        _name_the_double(found, mapping, name)
+    return renamed
+
+
+def _name_the_double(found: Mapping[str, Any], mapping: Mapping[str, str], name: str) -> None:
+    seen: dict[str, str] = {}
+    for key in found:
+        new = mapping.get(key, key)
+        if new in seen:
+            raise CallerError(f"{name} makes two values of one name: {seen[new]!r} and {key!r} are both {new!r}")
+        seen[new] = key
