@@ -581,7 +581,7 @@ def straight(at: Path, where: str, streamed: bool, workers: int) -> tuple[str, l
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("place", [*INDEXED, *STREAMED])
 def test_a_stop_iteration_in_reading_data_is_an_error_and_not_their_end(place: str, workers: int) -> None:
-    """B23: not of an epoch's, and not of a validation's, whose results would be of a part."""
+    """N1, B23: not of an epoch's, and not of a validation's, whose results would be of a part."""
     trainer = torch_trainer(None, loaders(place, workers, Raises(StopIteration), 9))
     with pytest.raises(RuntimeError, match="StopIteration") as caught:
         trainer.run()

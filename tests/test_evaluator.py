@@ -492,7 +492,7 @@ class Draws(Mean):
     [(0, -1, Mean, False), (2, -1, Mean, False), (-1, 1, Mean, True), (2, 1, Draws, True), (1, (2, -1), Draws, False)],
 )
 def test_training_does_not_depend_on_validation(sanity: int, every: Any, metrics: Any, shuffle: bool) -> None:
-    """R29, B16: sanity steps, intervals, evaluators that draw, shuffled validation data: not a bit."""
+    """N12, R29, B16: sanity steps, intervals, evaluators that draw, shuffled validation data: not a bit."""
     plain = Run(n=12)
     plain.run()
     loader = DataLoader(Indexed(6, noise=True), batch_size=2, shuffle=shuffle)

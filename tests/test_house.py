@@ -61,6 +61,7 @@ def test_imports_go_down_the_stairs_only(path: Path) -> None:
 
 @each_module
 def test_only_drivers_know_torch(path: Path) -> None:
+    """D1."""
     if floor_of(path) != "drivers":
         assert not {name.split(".")[0] for name in imports_of(path)} & {"torch", "torchmetrics"}
 

@@ -187,7 +187,7 @@ def test_many_runs_that_die_again_and_again_fire_their_filters_as_the_straight_r
     "named", [[""] * 4, ["Counts#2", "", ""], ["", "Counts#2", ""], ["", "", "a", "b"], ["Counts#3", "", "", ""]]
 )
 def test_no_two_callbacks_share_a_key_whatever_they_call_themselves(run_dir: Path, named: list[str]) -> None:
-    """R42: after five snapshots as many entries as callbacks, and each gets its own latest value."""
+    """N4, R42: after five snapshots as many entries as callbacks, and each gets its own latest value."""
     first = [Counts(100 * i, name) for i, name in enumerate(named)]
     trainer = stub([1] * 5, n_epochs=1, run_dir=run_dir, snapshot_every=1, callbacks=first)
     trainer.run()
@@ -199,7 +199,7 @@ def test_no_two_callbacks_share_a_key_whatever_they_call_themselves(run_dir: Pat
 
 @pytest.mark.parametrize("named", [["mine", "mine"], ["a", "b", "a"], ["", "Counts", "x", "x"]])
 def test_equal_names_are_refused(named: list[str]) -> None:
-    """R42."""
+    """N4, R42."""
     with pytest.raises(CallerError, match=r"two callbacks are named '.*': their states would overwrite each other"):
         stub(callbacks=[Counts(name=name) for name in named])
 

@@ -65,7 +65,7 @@ def test_losses_on_their_way_survive_a_resume(tmp_path: Path) -> None:
 
 
 def test_a_step_reads_no_tensor_through_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R50: no `.item()`, `float()`, `.tolist()`, `.cpu()` or `.numpy()` of the loss in a step, journal on or off."""
+    """R50, N11: no `.item()`, `float()`, `.tolist()`, `.cpu()` or `.numpy()` of the loss in a step, journal or not."""
     reads: list[str] = []
     for name in ("item", "__float__", "tolist", "cpu", "numpy"):
         original = getattr(torch.Tensor, name)

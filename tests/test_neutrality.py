@@ -82,7 +82,7 @@ WATCHED: dict[str, dict[str, Any]] = {
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than a small machine has cores
 @pytest.mark.parametrize("name", WATCHED)
 def test_training_does_not_notice(name: str, alone: dict[str, Any], tmp_path: Path) -> None:
-    """R29 B16: ids, losses, generators after each batch, weights and moments."""
+    """N12, R29 B16: ids, losses, generators after each batch, weights and moments."""
     settings = dict(WATCHED[name])
     if "run_dir" in settings:
         settings["run_dir"] = tmp_path / settings["run_dir"]

@@ -600,7 +600,7 @@ def test_everything_in_a_snapshot_is_plain_data_and_tensors(run_dir: Path) -> No
 
 
 def test_a_given_snapshot_is_the_point_where_the_run_goes_on(run_dir: Path, straight: Trainer) -> None:
-    """R66: what was recorded after it is held against what comes now."""
+    """K14, R66: what was recorded after it is held against what comes now."""
     job(run_dir, snapshot_every=1).run()
     for snapshot in catalogue(run_dir)[0][1::3]:
         again = job(run_dir, snapshot_every=1)

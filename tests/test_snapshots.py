@@ -120,7 +120,7 @@ def goes_on(run_dir: Path, complete: list[int], straight: Trainer, **settings: A
 
 
 def test_a_run_does_to_the_disk_what_the_docs_say_in_that_order(pruned: Recording) -> None:
-    """R12: write new, verify, publish, prune."""
+    """N5, R12: write new, verify, publish, prune."""
     first = next(i for i, (operation, _) in enumerate(pruned.done) if operation == "rename")
     told = [f"{operation} {path.split('/snapshots')[1].split('/')[-1]}" for operation, path in pruned.done[first + 2 :]]
     new, old = ".writing-000000000022.i0", "000000000012"
@@ -137,7 +137,7 @@ def test_a_run_does_to_the_disk_what_the_docs_say_in_that_order(pruned: Recordin
 def test_killed_before_any_operation_on_the_disk_it_goes_on_from_the_last_complete_snapshot(
     tmp_path: Path, straight: Trainer, pruned: Recording
 ) -> None:
-    """R03, B31: before and after each file, COMMIT, the rename, and in the middle of what removes an old one."""
+    """N5, R03, B31: before and after each file, COMMIT, the rename, and in the middle of what removes an old one."""
     settings = {"keep_snapshots": 1}
     for n in range(len(pruned.done)):
         run_dir = tmp_path / str(n)
@@ -896,7 +896,7 @@ class MeanLoss:
 def test_whatever_is_written_loads_safely_and_its_generators_draw_the_same_numbers(
     tmp_path: Path, precision: str
 ) -> None:
-    """R19, R68: with a scaler, an open window, schedules and every kind of callback."""
+    """N8, R19, R68: with a scaler, an open window, schedules and every kind of callback."""
     random.gauss(0, 1), np.random.standard_normal()  # each leaves a second number behind, which is saved as well
     run = torch_run(
         tmp_path / "run",

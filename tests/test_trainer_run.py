@@ -1014,7 +1014,7 @@ def test_an_error_inside_a_batch_says_which_samples_it_held(run_dir: Path) -> No
 
 @pytest.mark.parametrize("place", ["dataset", "mapping", "listener", "step", "metric"])
 def test_a_stop_iteration_of_the_user_s_code_is_an_error_and_not_the_end_of_the_epoch(place: str) -> None:
-    """B23."""
+    """N1, B23."""
 
     def stop(*args: Any, **kwargs: Any) -> Any:
         raise StopIteration("mine")
