@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from types import FunctionType
 from typing import Any
 
@@ -24,9 +25,10 @@ def functions_of(name: reference.Name) -> list[tuple[str, Any]]:
     return [(name.name, name.value), *own]
 
 
-def told_of(fn: Any) -> list[str]:
-    """The arguments that a docstring tells of; an entry may be of several."""
-    return [each.lstrip("*") for names, _ in doc_of(fn).sections.get("Args", ()) for each in names.split(", ")]
+def told_of(fn: Any, section: str = "Args") -> list[str]:
+    """The names that a section of a docstring tells of; an entry may be of several."""
+    entries = doc_of(fn).sections.get(section, ())
+    return [each.lstrip("*") for several, _ in entries for each in several.split(", ")]
 
 
 def test_every_public_name_stands_on_one_page_under_a_heading() -> None:
@@ -128,3 +130,13 @@ def test_an_entry_that_names_nothing_is_refused(text: str) -> None:
 def test_a_type_that_only_its_module_knows_is_spelt_out() -> None:
     assert "`perform: Mapping[str, Callable[[Any], Event]]`" in reference.page("trainer")
     assert "`dataloader`" in reference.page("samplers")  # its type is whatever the caller gives
+
+
+@each_name
+def test_every_attribute_that_a_docstring_tells_of_is_there(name: reference.Name) -> None:
+    if not isinstance(name.value, type):
+        return
+    classes = [cls for cls in name.value.__mro__ if cls.__module__.startswith("tachograph.")]
+    source = "".join(map(inspect.getsource, classes))
+    for attribute in told_of(name.value, "Attributes"):
+        assert hasattr(name.value, attribute) or re.search(rf"\bself\.{attribute}\b[^\n]*=", source), attribute
