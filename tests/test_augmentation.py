@@ -170,7 +170,7 @@ SETTINGS: list[dict[str, Any]] = [
     ],
 )
 def test_workers_draw_what_the_training_process_draws(name: str, settings: dict[str, Any]) -> None:
-    """R05, R09, R31: epochs whole, entered in their middle, and left in their middle."""
+    """R05, R09, R31, D12: epochs whole, entered in their middle, and left in their middle."""
     here, there = source_of(LOADERS[name](), 5, -1), source_of(LOADERS[name](**settings), 5, -1)
     assert type(there) is ClonedSource
     for epoch, done in ((0, 0), (1, 2), (1, 0), (2, 3)):

@@ -283,7 +283,7 @@ def test_a_state_that_no_sampler_takes_is_refused() -> None:
 @pytest.mark.parametrize("kind", [ByNumpy, InPlace, InBatches])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_over_such_a_sampler_goes_on_from_any_batch(tmp_path: Path, kind: Any, workers: int) -> None:
-    """R01, R26: three epochs in a chain of four processes' worth of fresh objects."""
+    """R01, R26, SW3: three epochs in a chain of four processes' worth of fresh objects."""
 
     def run(run_dir: Path, k: int) -> list[int]:
         trainer, model, _ = seeing(run_dir, n=N, batch=2, n_batches=k)

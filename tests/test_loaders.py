@@ -591,7 +591,7 @@ def stopped_and_resumed(run_dir: Path, k: int, **settings: Any) -> tuple[list[in
 def test_a_resumed_run_sees_the_samples_of_the_straight_run_wherever_it_was_stopped(
     tmp_path: Path, batch: int, every: int
 ) -> None:
-    """R01, R02, R04, B10: three epochs of 64 samples; each epoch holds each sample once."""
+    """R01, R02, R04, SW2, B10: three epochs of 64 samples; each epoch holds each sample once."""
     straight, model, _ = seeing(tmp_path / "straight", batch=batch)
     straight.run()
     epochs = [model.ids[64 * e : 64 * e + 64] for e in range(3)]

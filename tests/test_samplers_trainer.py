@@ -71,7 +71,7 @@ def trained(run_dir: Path, loader: DataLoader[Any], n_batches: int = -1, **setti
 def test_a_resumed_run_sees_the_batches_of_the_straight_one_wherever_it_was_stopped(
     tmp_path: Path, name: str, workers: int, every: int
 ) -> None:
-    """SA1, SA2, SA3, SA4, SA5, SA6, B8, B10, R01, R04: not one batch twice, not one missing, and the same chain."""
+    """SA1, SA2, SA3, SA4, SA5, SA6, SW1, B8, B10, R01, R04: no batch twice, none missing, and the same chain."""
     straight = trained(tmp_path / "straight", loader_over(SAMPLERS[name]()))
     expected = SAMPLERS[name]()
     epochs = [flat(expected) for _ in range(EPOCHS)]
@@ -133,7 +133,7 @@ def test_a_sampler_that_nobody_can_set_back_is_resumed_in_its_epoch_once_it_is_w
 
 
 def test_a_loader_that_was_built_anew_resumes_as_one_that_was_built_so(tmp_path: Path) -> None:
-    """SA7, B10: what counts is the loader that is returned."""
+    """SA7, SW7, B10: what counts is the loader that is returned."""
 
     def plain() -> DataLoader[Any]:
         return DataLoader(list(range(N)), 4, shuffle=True)  # type: ignore[arg-type]
