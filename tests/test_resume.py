@@ -324,7 +324,7 @@ def test_a_seed_that_nobody_gave_is_the_run_s(tmp_path: Path) -> None:
 
 
 def test_what_is_no_run_is_refused_and_told_apart(tmp_path: Path) -> None:
-    """A2.R3, R64: a bare file, an empty directory, a directory of runs, an incomplete snapshot: each has its sentence."""
+    """A2.R3, R64: a bare file, an empty folder, a directory of runs, an incomplete snapshot: each has a sentence."""
     torch.save({"w": torch.ones(1)}, tmp_path / "model.pt")
     (tmp_path / "empty").mkdir()
     job(tmp_path / "runs" / "one", n_epochs=1).run()
