@@ -302,6 +302,7 @@ class Logger(Callback):
         if not self._open:
             self._open = self._done(lambda: self._begin(trainer))
             self._changed |= self._open
+            self._written = -1 if self._written is None else self._written
         return self._open
 
     def _begin(self, trainer: Any) -> None:

@@ -54,24 +54,25 @@ class MLflowLogger(Logger):
     def open(self, folder: Path, memory: dict[str, Any]) -> None:
         from mlflow import MlflowClient
 
-        local = f"sqlite:///{(folder / 'mlflow.db').resolve()}"
+        uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI")
+        beside = None if uri else (folder / "artifacts").resolve().as_uri()
         try:
-            self._client = MlflowClient(self._uri or os.environ.get("MLFLOW_TRACKING_URI") or local)
+            self._client = MlflowClient(uri or f"sqlite:///{(folder / 'mlflow.db').resolve()}")
         except ImportError as error:  # what its databases need isn't part of mlflow-skinny
             raise needed(str(error.name), "mlflow", "a local database of MLflow") from error
         if "run_id" not in memory:
-            memory["run_id"] = self._new_run(folder, self._name or memory["name"])
+            memory["run_id"] = self._new_run(self._name or memory["name"], beside)
         self.run_id = memory["run_id"]
         self._waiting: list[Any] = []
         self._has: dict[str, set[int]] = {}
         self._sent = time.monotonic()
 
-    def _new_run(self, folder: Path, name: str) -> str:
+    def _new_run(self, name: str, artifacts: str | None) -> str:
         experiment = self._client.get_experiment_by_name(self._experiment)
         if experiment is not None:
             number = experiment.experiment_id
         else:
-            number = self._client.create_experiment(self._experiment)
+            number = self._client.create_experiment(self._experiment, artifact_location=artifacts)
         return str(self._client.create_run(number, run_name=name).info.run_id)
 
     def describe(self, settings: dict[str, Any]) -> None:

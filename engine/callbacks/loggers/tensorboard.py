@@ -46,13 +46,11 @@ class TensorBoardLogger(Logger):
             began = max(began, int(earlier[-1].split(".")[3]) + 1)
         name = f"events.out.tfevents.{began:010d}.{socket.gethostname()}.{os.getpid()}"
         self._file = RecordWriter((folder / name).open("xb", buffering=0))
-        self._superseding = bool(earlier)
         self._put(file_version="brain.Event:2")
 
     def purge(self, after: int) -> None:
-        if self._superseding:
-            start = self._event.SessionLog(status=self._event.SessionLog.START)
-            self._put(step=after + 1, session_log=start)
+        """Tell TensorBoard from where on it is to forget what it read; so does the first file, or none is heeded."""
+        self._put(step=after + 1, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
 
     def describe(self, settings: dict[str, Any]) -> None:
         rows = [f"| {name} | {_cell(value)} |" for name, value in settings.items()]

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import os
 import uuid
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .logger import Logger, needed
+from .offline import names_by_step
 
 
 class WandbLogger(Logger):
     """Logs to a W&B run, whose charts have our step as their axis.
 
     A run that goes on has the same W&B run; a fork, or a new run directory, has a new one. What was given to W&B can't
-    be taken back, so steps that are done again after a crash aren't given again: a file beside the log says which were.
+    be taken back, so what it has of steps that are done again isn't given again. It is kept beside the log too, in
+    `rows.jsonl`: an offline run that lost its last rows with its process is given them again.
 
     Args:
         monitor, larger_better, log_exception, log_loss_every: as of `Logger`, as are all others.
@@ -59,46 +62,45 @@ class WandbLogger(Logger):
         name = self._name or memory["name"]
         self.wandb_run = wandb.init(dir=str(folder), id=memory["id"], name=name, resume="allow", **self._how)  # type: ignore[arg-type]
         self.wandb_run.define_metric("*", step_metric="step")
-        self._given = _Given(folder / "given.json")
+        self._folder_of_run, self._has = folder, dict[int, set[str]]()
+        self._rows_file = os.open(folder / "rows.jsonl", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def describe(self, settings: dict[str, Any]) -> None:
         self.wandb_run.config.update(settings, allow_val_change=True)
 
+    def purge(self, after: int) -> None:
+        """Find out what W&B has, and give it again what it had been given up to here and has lost."""
+        given = self._given()
+        has = {step: set(values) for step, values in given.items()}
+        if self.wandb_run.offline:
+            try:
+                has = names_by_step(self._folder_of_run)
+            except Exception as error:
+                warnings.warn(f"the files of the offline W&B run can't be read back: {error!r}", stacklevel=2)
+        for step in sorted(step for step in given if step <= after):
+            lost = {name: value for name, value in given[step].items() if name not in has.get(step, ())}
+            if lost:
+                self.wandb_run.log({"step": step, **lost})
+        self._has = {step: names for step, names in has.items() if step > after}
+
+    def _given(self) -> dict[int, dict[str, Any]]:
+        """Return the rows that were given to W&B before."""
+        held = os.pread(self._rows_file, os.fstat(self._rows_file).st_size, 0)
+        whole = held.rfind(b"\n") + 1  # a line may have been torn
+        os.ftruncate(self._rows_file, whole)
+        rows: dict[int, dict[str, Any]] = {}
+        for line in held[:whole].splitlines():
+            step, values = json.loads(line)
+            rows.setdefault(step, {}).update(values)
+        return rows
+
     def write(self, step: int, values: dict[str, Any]) -> None:
-        new = self._given.new(step, values)
+        has = self._has.get(step, ())
+        new = {name: value for name, value in values.items() if name not in has}
         if new:
+            os.write(self._rows_file, json.dumps([step, new]).encode() + b"\n")
             self.wandb_run.log({"step": step, **new})
-            self._given.note(step, values, complete=self.status == "running")
 
     def close(self) -> None:
-        self._given.close()
+        os.close(self._rows_file)
         self.wandb_run.finish(exit_code=int(self.status == "failed"))
-
-
-class _Given:
-    """Remembers what was given away, in one line of a file that is overwritten in place."""
-
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        line = os.pread(self._fd, os.fstat(self._fd).st_size, 0).split(b"\n")[0]
-        held: dict[str, Any] = json.loads(line) if line else {"until": -1, "beyond": {}}
-        self._until: int = held["until"]  # each step up to this one was given as a whole
-        self._beyond: dict[int, set[str]] = {int(step): set(names) for step, names in held["beyond"].items()}
-
-    def new(self, step: int, values: dict[str, Any]) -> dict[str, Any]:
-        if step <= self._until:
-            return {}
-        given = self._beyond.get(step, ())
-        return {name: value for name, value in values.items() if name not in given}
-
-    def note(self, step: int, values: dict[str, Any], *, complete: bool) -> None:
-        if complete:
-            self._until = step
-            self._beyond = {s: names for s, names in self._beyond.items() if s > step}
-        else:
-            self._beyond.setdefault(step, set()).update(values)
-        held = {"until": self._until, "beyond": {step: sorted(names) for step, names in self._beyond.items()}}
-        os.pwrite(self._fd, json.dumps(held).encode() + b"\n", 0)
-
-    def close(self) -> None:
-        os.close(self._fd)
