@@ -23,6 +23,8 @@ from .custom_loop import CustomLoop
 from .listeners import Listeners
 from .losses import total
 
+_SETTLED = 10  # losses
+
 _OF_A_STEP = ("_losses", "_divisor", "_closes", "_custom_loop", "step_skipped", "last_loss", "batch", "batch_indices")
 
 
@@ -192,13 +194,17 @@ def _spread(low: float, high: float, n: int, mode: str) -> list[float]:
 
 
 def _diverged(losses: Sequence[float], stop_when: float, keep: float = 0.9) -> bool:
-    """Say whether the running mean of the losses has left its least value far behind, or is no number."""
+    """Say whether the running mean of the losses has left its least value far behind, or is no number.
+
+    Before it has taken in some losses, it isn't a mean yet.
+    """
     mean, least = 0.0, math.inf
     for i, loss in enumerate(losses):
         mean = keep * mean + (1 - keep) * loss
         smooth = mean / (1 - keep ** (i + 1))
-        least = min(least, smooth)
-    return not math.isfinite(smooth) or smooth > least + (stop_when - 1) * abs(least)
+        if i >= _SETTLED:
+            least = min(least, smooth)
+    return not math.isfinite(smooth) or (least < math.inf and smooth > least + (stop_when - 1) * abs(least))
 
 
 def _steepest(lrs: Sequence[float], losses: Sequence[float]) -> float | None:
