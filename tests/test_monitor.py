@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.optim import lr_scheduler as schedules
+from torch.utils.data import DataLoader
 
-from tachograph.engine import EarlyStopping, Events, Monitor
+from tachograph.engine import EarlyStopping, Events, LRSchedule, Monitor
 from tachograph.states.errors import CallerError
-from tests.toys import Sum, stub, validated
+from tests.toys import Indexed, Run, Sum, stub, validated
 
 INF = float("inf")
 
@@ -221,6 +223,55 @@ def test_a_callback_takes_a_fuzzy_monitor() -> None:
     said = said_by(lambda: trainer.run())
     assert trainer.trainer_state.validations == 2
     assert said == ["monitor 'the score' isn't among the results: 'score' is taken for it"]
+
+
+def plateau(**settings: Any) -> tuple[Run, LRSchedule]:
+    """A run whose learning rate is halved when its validation's value gets no smaller, as it never does here."""
+    given: dict[str, Any] = {"n_epochs": 3, "metrics": {"ones": Ones()}, "validate_dataloaders": DataLoader(Indexed(2))}
+    watched = settings.pop("watched", {})
+    held: list[LRSchedule] = []
+
+    def callbacks(run: Run) -> LRSchedule:
+        scheduler = schedules.ReduceLROnPlateau(run.optimizer, patience=0, factor=0.5)
+        held.append(LRSchedule(scheduler, "plateau", **watched))
+        return held[0]
+
+    run = Run(callbacks=callbacks, **{**given, **settings})
+    return run, held[0]
+
+
+class Ones:
+    def reset(self) -> None: ...
+
+    def update(self, loss: Any) -> None: ...
+
+    def compute(self) -> float:
+        return 1.0
+
+
+def test_a_schedule_on_a_plateau_takes_the_trainer_s_monitor_and_saves_its_key() -> None:
+    """MO1, MO8, T18."""
+    for settings in (
+        {"monitor": "ones"},
+        {"watched": {"monitor": "ones"}},
+        {"watched": {"monitor": lambda results: results["ones"]}},
+        {"watched": {"monitor": Monitor("one", fuzzy=True)}},
+    ):
+        run, schedule = plateau(**settings)
+        said_by(run.run)
+        assert run.optimizer.param_groups[0]["lr"] == 0.0025
+        named = callable(settings.get("watched", {}).get("monitor"))  # type: ignore[attr-defined]
+        assert schedule.state_dict()["monitor"] == {"key": None if named else "ones", "best": None}
+
+
+def test_a_schedule_on_a_plateau_without_a_monitor_is_refused_and_a_wrong_one_at_the_sanity_check() -> None:
+    """MO5, MO6."""
+    with pytest.raises(CallerError, match=r"LRSchedule\(step_on='plateau'\) needs a monitor: give it one, or Trainer"):
+        plateau()
+    run, _ = plateau(monitor="two")
+    with pytest.raises(CallerError, match="monitor 'two' isn't among the results"):
+        run.run()
+    assert run.trainer.trainer_state.global_forward_batches == 0
 
 
 # -- memory ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ anything of the run is touched, so one that can't go so far is refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tachograph.states.errors import CallerError
@@ -27,23 +28,28 @@ class LRSchedule(Callback):
         scheduler: the scheduler, built on one of the trainer's optimizers.
         step_on: "update": after each optimizer step that was taken; "batch": the reference trainer's word for it;
             "epoch": at each epoch's end; "plateau": after each validation, with the monitored value.
-        monitor: for "plateau": the key of the results.
+        monitor: for "plateau": the key of the results, `f(results) -> float or None`, or a `Monitor`; None takes the
+            trainer's.
 
     Raises:
-        CallerError: an argument can't be used; or, in a run: the schedule has come to its end, and there are updates
-            left.
+        CallerError: an argument can't be used; or, when the trainer is built, there is no monitor; or, in a run: the
+            schedule has come to its end, and there are updates left.
     """
 
-    def __init__(self, scheduler: Any, step_on: str = "update", monitor: str | None = None) -> None:
+    def __init__(
+        self,
+        scheduler: Any,
+        step_on: str = "update",
+        monitor: Monitor | str | Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
         for method in ("step", "state_dict", "load_state_dict"):
             if not callable(getattr(scheduler, method, None)):
                 raise CallerError(f"scheduler must have {method}(), which {type(scheduler).__name__} lacks")
         if step_on not in _STEP_ON:
             raise CallerError(f"step_on must be one of {', '.join(_STEP_ON)}, not {step_on!r}")
-        if step_on == "plateau" and monitor is None:
-            raise CallerError("step_on='plateau' needs a monitor: the key of the results that the scheduler watches")
         self.scheduler = scheduler
-        self._monitor = monitor
+        self._asked = monitor
+        self._monitor = Monitor.of(monitor)
         self._step_on = "update" if step_on == "batch" else step_on
         self._steps = 0
         self._known: Schedule | None = None
@@ -54,11 +60,15 @@ class LRSchedule(Callback):
             "plateau": ("on_validate_end", self._at_validation),
         }.get(step_on, ("on_after_optimizer_step", self._after_update))
         setattr(self, moment, step)  # only the one moment is heard
+        if step_on == "plateau":
+            self.on_sanity_check_end = self._at_sanity_check  # type: ignore[method-assign]
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         optimizer = getattr(self.scheduler, "optimizer", None)
         if optimizer is not None and not any(optimizer is o for o in driver.optimizers):
             raise CallerError("the scheduler's optimizer isn't one of the trainer's optimizers")
+        if self._step_on == "plateau":
+            self._monitor = Monitor.of(self._asked, trainer=trainer, needed_by="LRSchedule(step_on='plateau')")
 
     # -- stepping ------------------------------------------------------------------------------------------
 
@@ -69,9 +79,13 @@ class LRSchedule(Callback):
     def _at_epoch_end(self, trainer: Any) -> None:
         self._step()
 
+    def _at_sanity_check(self, trainer: Any, sanity_check_res: dict[str, Any]) -> None:
+        assert self._monitor is not None
+        self._monitor.check(sanity_check_res)
+
     def _at_validation(self, trainer: Any, results: dict[str, Any]) -> None:
         assert self._monitor is not None
-        value = Monitor(self._monitor).value(results)
+        value = self._monitor.value(results)
         if value is not None:
             self._step(value)
 
@@ -102,9 +116,14 @@ class LRSchedule(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         now = self._schedule.now()
-        return {"scheduler": now.scheduler, "groups": now.groups, "steps": self._steps, "built": self._schedule.built}
+        held = {"scheduler": now.scheduler, "groups": now.groups, "steps": self._steps, "built": self._schedule.built}
+        if self._step_on == "plateau" and self._monitor is not None:
+            held["monitor"] = self._monitor.state_dict()
+        return held
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._monitor is not None and "monitor" in state:
+            self._monitor.load_state_dict(state["monitor"])
         taken, self._taken = self._taken, None
         if taken is None:
             self._schedule.put(state["scheduler"])  # the groups are the driver's to restore
