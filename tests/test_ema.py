@@ -468,7 +468,10 @@ def test_the_averaged_model_is_saved_for_plain_torch_and_for_load_model(tmp_path
     with pytest.raises(CallerError, match="there is no average yet"):
         run.ema.save_model(tmp_path / "early.pt")
     run.run()
+    heard: list[list[torch.Tensor]] = []
+    run.trainer.on(Events.on_save_model, lambda t: heard.append(run.weights))
     run.ema.save_model(tmp_path / "average.pt")
+    assert equal(*heard, [*run.average.values()])
     held = torch.load(tmp_path / "average.pt", weights_only=True)
     assert held.keys() == run.model.state_dict().keys()
     assert all(torch.equal(held[name], average) for name, average in run.average.items())

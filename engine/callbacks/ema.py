@@ -61,11 +61,11 @@ class EMA(Callback):
         self._warmup, self._every, self._start, self._buffers = warmup, update_every, start_at, buffers
         self._evaluate = evaluate
         self._updates = 0
-        self._driver: Driver | None = None
+        self._trainer: Any = None
         self._held: Any = None
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Driver) -> None:
-        self._driver = driver
+        self._trainer = trainer
         self._held = driver.averages(buffers=self._buffers == "average")
         if self._evaluate and trainer.evaluator is not None:
             trainer.evaluator.within.append(self._held.applied)
@@ -102,7 +102,7 @@ class EMA(Callback):
         Raises:
             CallerError: this callback belongs to another trainer, or to none.
         """
-        if self._driver is None or (trainer is not None and trainer.driver is not self._driver):
+        if self._trainer is None or trainer not in (None, self._trainer):
             raise CallerError("EMA.applied: this callback isn't one of that trainer's callbacks")
         with self._held.applied():
             yield
@@ -111,15 +111,15 @@ class EMA(Callback):
         """Write the model with the averaged weights, to be read with `load_model` or `torch.load(weights_only=True)`.
 
         Args:
-            target: a path, written whole or not at all; or an open binary file.
+            target: what `trainer.save_model` takes: a path, a folder, or an open binary file.
 
         Raises:
             CallerError: there is no average yet.
         """
-        if not self.count or self._driver is None:
+        if not self.count:
             raise CallerError("EMA.save_model: there is no average yet, since no update was taken into it")
         with self.applied():
-            self._driver.save_model(target)
+            self._trainer.save_model(target)
 
     def _refuse_applied(self, what: str) -> None:
         if self._held.are_applied:

@@ -12,8 +12,10 @@ _HEAD = ("module", "kind", "values", "trainable", "size")
 
 
 class ModelSummary(Callback):
-    """Says a table of the model's modules: how many values their parameters hold, how many of them are trained, and how
-    many bytes they take with their buffers. No forward pass is made for it, and it isn't said again after a resume.
+    """Says a table of the model's modules when training begins.
+
+    It tells how many values their parameters hold, how many of them are trained, and how many bytes they take with
+    their buffers. No forward pass is made for it, and it isn't said again after a resume.
 
     Args:
         depth: how deep to go into the modules; 0 means the whole only, -1 everything.
