@@ -8,37 +8,33 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tachograph.states.errors import CallerError, nearest
+from tachograph.states.errors import CallerError
 
-from . import compiling, generators, gradients, hyperparameters, measuring, profiling, restoring, storage, trying
+from . import compiling, generators, gradients, hyperparameters, measuring, restoring, storage
 from .averaging import WeightAverages
-from .deterministic import debugged, flags
-from .driver import NO_BATCH, Driver
-from .errors import RestoreFault
+from .calls import batch_size, caller_of, device_of, train_fn_of
+from .deterministic import flags
+from .driver import NO_BATCH
+from .evaluations import Evaluations
 from .lengths import length_of
-from .loaders import BatchSource, EvaluationSource, check_loader, described, hash_ids, settings_of, source_of
+from .loaders import BatchSource, EvaluationSource, check_loader, hash_ids, settings_of, source_of
 from .loaders.kept import KeptSource
-from .matching import matched
 from .measuring import LAG, Losses, read_scalar
-from .precision import choose_precision, forget_unscaled, overflowed, unscale
-from .staging import Staging
-from .undisturbed import undisturbed
+from .precision import choose_precision, overflowed, unscale
 from .summary import summary
+from .trials import Trials
 from .weights import copy_weights, has_weights, put_weights
 
-_LOOKUP = {"validate": ("validate_step", "test_step"), "test": ("test_step", "validate_step")}
 
-
-class TorchDriver(Driver):
+class TorchDriver(Evaluations, Trials):
     """Trains on one device.
 
     Args:
@@ -80,7 +76,7 @@ class TorchDriver(Driver):
                 "a DistributedDataParallel model belongs to many processes, and this driver to one: unwrap it"
             )
         self.model = model
-        self.device = _device(device, model)
+        self.device = device_of(device, model)
         self.precision = choose_precision(precision, fp16, self.device, dict(scaler_options or {}))
         self.optimizers: list[Optimizer] = []
         self._scaler = self.precision.scaler
@@ -90,7 +86,7 @@ class TorchDriver(Driver):
         self._auto_call = auto_call
         self._train_fn_name = train_fn or ("train_step" if hasattr(model, "train_step") else "forward")
         self._compile: dict[str, Any] | None = None
-        self._train_fn = _train_fn(model, train_fn, auto_call)
+        self._train_fn = train_fn_of(model, train_fn, auto_call)
         self._on_cpu = self.device.type == "cpu"
         lag = (0 if self._on_cpu else LAG) if measure_lag is None else measure_lag
         self._losses = Losses(lag) if lag else None
@@ -100,8 +96,6 @@ class TorchDriver(Driver):
         self._evaluated: dict[int, EvaluationSource] = {}
         self._source_loader: Any = None
         self._digest: Callable[[], int] = int
-        self._staging: Staging | None = None
-        self._to_restore: tuple[Any, dict[str, str]] | None = None
 
     # -- building ------------------------------------------------------------------------------------------
 
@@ -132,7 +126,7 @@ class TorchDriver(Driver):
 
     def compile(self, options: Mapping[str, Any]) -> None:
         self._compile = compiling.checked(options)
-        self._train_fn = _caller(self.model, self._train_fn_name, self._auto_call, self._compile)
+        self._train_fn = caller_of(self.model, self._train_fn_name, self._auto_call, self._compile)
 
     def setup(self, seed: int, whole_digest: bool) -> None:
         self.model.to(self.device)
@@ -185,16 +179,6 @@ class TorchDriver(Driver):
         found = hyperparameters.named(built["optimizers"])
         return {**found, "scaler": built["scaler"]} if built["scaler"] else found
 
-    def _as_built(self) -> dict[str, Any]:
-        """Return the plain values of the optimizers and of the scaler, as they were before the first batch."""
-        if self._built is None:
-            scaler = {} if self._scaler is None else self._scaler.state_dict()
-            self._built = {
-                "optimizers": [hyperparameters.of_groups(o.param_groups) for o in self.optimizers],
-                "scaler": {k: v for k, v in scaler.items() if not k.startswith("_")},
-            }
-        return self._built
-
     def environment(self) -> dict[str, Any]:
         return {
             "torch": torch.__version__,
@@ -234,7 +218,7 @@ class TorchDriver(Driver):
         if batch is NO_BATCH:
             return NO_BATCH
         ids = self.batch_ids = source.ids  # type: ignore[union-attr]
-        self.batch_samples = len(ids) if ids is not None else _batch_size(batch)
+        self.batch_samples = len(ids) if ids is not None else batch_size(batch)
         if self.input_mapping is not None:
             batch = self.input_mapping(batch)
         return batch if self._on_cpu else self.to_device(batch)
@@ -379,200 +363,6 @@ class TorchDriver(Driver):
     def has_weights(self, held: Any) -> bool:
         return has_weights(self.model, held)
 
-    # -- evaluation ----------------------------------------------------------------------------------------
-
-    def describe(self, dataloader: Any) -> str:
-        return described(dataloader, -1)
-
-    def evaluation_batches(self, dataloader: Any) -> Generator[Any, None, None]:
-        source = self._evaluated.setdefault(id(dataloader), EvaluationSource(dataloader))
-        with closing(source.batches()) as batches:
-            try:
-                for batch in batches:
-                    self.evaluation_ids = source.ids
-                    yield batch
-            except BaseException:
-                self.evaluation_ids = source.ids
-                raise
-
-    def release(self, dataloader: Any) -> None:
-        source = self._evaluated.pop(id(dataloader), None)
-        if source is not None:
-            source.close()
-
-    def place(self, metric: Any) -> None:
-        if callable(getattr(metric, "to", None)):
-            metric.to(self.device)
-
-    def to_host(self, outputs: Any) -> Any:
-        return storage.copied(outputs)
-
-    def forked(self) -> AbstractContextManager[Any]:
-        return generators.forked()
-
-    @contextmanager
-    def evaluating(self, model: Any, eval_mode: bool = True) -> Iterator[None]:
-        first = next(model.parameters(), None)
-        if first is not None and first.device != self.device:  # no run has moved it yet
-            model.to(self.device)
-        with undisturbed(model, eval_mode), torch.no_grad(), self._autocast() if self._autocast else nullcontext():
-            yield
-
-    def evaluate_fn(self, model: Any, mode: str) -> Callable[[Any], Any]:
-        if mode in _LOOKUP:
-            first, second = _LOOKUP[mode]
-            name = first if hasattr(model, first) else second if hasattr(model, second) else None
-            if name == second:
-                warnings.warn(f"{type(model).__name__} has no {first}: {second} is used instead", stacklevel=2)
-        else:
-            name = _method(model, mode, "evaluate_fn")
-        return _caller(model, name, self._auto_call, self._compile)
-
-    # -- debugging -----------------------------------------------------------------------------------------
-
-    def debugging(self, deterministic: bool | str, detect_anomaly: bool) -> AbstractContextManager[None]:
-        return debugged(deterministic, detect_anomaly, self.device, self._told)
-
-    def profiler(
-        self, schedule: Sequence[int] | None, activities: Sequence[Any] | None, ready: Callable[[], Path], options: Any
-    ) -> Any:
-        return profiling.profiler(schedule, activities, ready, options)
-
-    @contextmanager
-    def untouched(self) -> Iterator[None]:
-        self.model.to(self.device)
-        built, source = self._built, self._source
-        with trying.buffers_kept(self.model), trying.data_kept(self._loader):
-            self._source = None  # what is read for a trial isn't read from there
-            held = self.capture({})
-            try:
-                yield
-            finally:
-                self.tidy_up()
-                self.restore((held["model"], {**held, "faults": {}}))
-                self.restore_generators()
-                self._source, self._built, self._staging = source, built, None
-
-    def trial_batches(self, dataloader: Any, seed: int, size: int | None = None) -> Iterator[Any]:
-        for batch in trying.batches(dataloader, seed, size):
-            yield self.to_device(batch if self.input_mapping is None else self.input_mapping(batch))
-
-    def samples_in(self, dataloader: Any) -> int | None:
-        return trying.samples_in(dataloader)
-
-    def set_learning_rate(self, rate: float) -> None:
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                hyperparameters.put(group, {"lr": rate})
-
-    def ran_out_of_memory(self, error: BaseException) -> bool:
-        return trying.out_of_memory(error)
-
-    def tidy_up(self) -> None:
-        if self._scaler is not None:
-            forget_unscaled(self._scaler)
-        self.zero_grad()
-        trying.give_back_memory()
-
-    # -- snapshots -----------------------------------------------------------------------------------------
-
-    def capture(self, extra: Mapping[str, Any], batch: Any = NO_BATCH) -> dict[str, Any]:
-        """Copy model, optimizers, scaler, generators, gradients and the batch in hand to the CPU's memory.
-
-        Optimizer entries are numbered in their order. A batch that isn't plain data is left to be fetched again.
-        """
-        staging, self._staging = Staging(self._staging), None  # it comes back when this capture is written
-        states = generators.capture()
-        grads = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
-        in_hand = batch is not NO_BATCH
-        plain = in_hand and storage.is_plain(batch)
-        return {
-            "staging": staging,
-            "model": staging.copied("model", self.model.state_dict()),
-            "optimizers": staging.copied("optimizers", [o.state_dict() for o in self.optimizers]),
-            "scaler": None if self._scaler is None else self._scaler.state_dict(),
-            "built": self._as_built(),
-            "evaluating": [name for name, module in self.model.named_modules() if not module.training],
-            "gradients": staging.copied("gradients", grads),
-            "generators": states,
-            "loader": None if self._source is None else self._source.state(again=in_hand and not plain),
-            "batch": storage.copied(batch) if plain else None,
-            "batch_ids": storage.copied(self.batch_ids) if storage.is_plain(self.batch_ids) else None,
-            "batch_samples": self.batch_samples,
-            "has_batch": plain,
-            "losses": [] if self._losses is None else self._losses.state(),
-            "extra": staging.copied("extra", dict(extra)),
-        }
-
-    def save(self, capture: Any, directory: Path) -> dict[str, tuple[int, str]]:
-        rest = {key: value for key, value in capture.items() if key not in ("model", "staging")}
-        try:
-            return {
-                "model.pt": storage.write(capture["model"], directory / "model.pt"),
-                "rank-0.pt": storage.write(rest, directory / "rank-0.pt"),
-            }
-        finally:
-            self._staging = capture["staging"]
-
-    def size_of(self, capture: Any) -> int:
-        return storage.bytes_in(capture)
-
-    def what_is(self, path: Path) -> str:
-        return restoring.what_is(path)
-
-    def read(self, directory: Path, *, strict: bool = True) -> tuple[dict[str, Any], Any]:
-        model, rest = (restoring.part(directory, name) for name in ("model.pt", "rank-0.pt"))
-        restoring.check_entries(rest, () if strict else ("generators",))
-        restoring.check_model(self.model, model)
-        restoring.check_optimizers(self.optimizers, rest["optimizers"])
-        built = self._as_built()["optimizers"]
-        restoring.check_values(self.optimizers, rest["optimizers"], rest["built"]["optimizers"], built)
-        restoring.check_scaler(self._scaler, rest["scaler"])
-        if self._source is not None:
-            self._source.check(rest["loader"])
-        faults = generators.faults(rest.get("generators"), self.device)
-        if faults and strict:
-            raise RestoreFault(
-                f"{directory}/rank-0.pt: {'; '.join(faults.values())}. Give another snapshot, or run(strict=False), "
-                "which leaves these generators as they are"
-            )
-        states = rest.get("generators")
-        held = {**rest, "generators": states if isinstance(states, dict) else {}, "faults": faults}
-        return rest["extra"], (model, held)
-
-    def restore(self, held: Any, *, training: bool = True) -> Any:
-        model, rest = held
-        old, new = rest["built"], self._as_built()
-        self.model.load_state_dict(model)
-        for i, (optimizer, state) in enumerate(zip(self.optimizers, rest["optimizers"], strict=True)):
-            optimizer.load_state_dict(state)
-            for group, was, now in zip(optimizer.param_groups, old["optimizers"][i], new["optimizers"][i], strict=True):
-                hyperparameters.put(group, hyperparameters.merged(group, was, now) if training else now)
-        if not training:
-            return NO_BATCH
-        if self._scaler is not None:
-            self._scaler.load_state_dict(restoring.scaler_state(rest["scaler"], old["scaler"], new["scaler"]))
-        for name, parameter in self.model.named_parameters():
-            grad = rest["gradients"].get(name)
-            parameter.grad = None if grad is None else grad.to(parameter.device)
-        if self._losses is not None:
-            self._losses.load(rest["losses"])
-        evaluating = frozenset(rest["evaluating"])
-        for name, module in self.model.named_modules():
-            module.training = name not in evaluating
-        if self._source is not None:
-            self._source.load(rest["loader"])
-        self._to_restore = rest["generators"], rest["faults"]
-        self.batch_ids, self.batch_samples = rest["batch_ids"], rest["batch_samples"]
-        return self.to_device(rest["batch"]) if rest["has_batch"] else NO_BATCH
-
-    def restore_generators(self) -> str:
-        if self._to_restore is None:
-            return ""
-        (states, faults), self._to_restore = self._to_restore, None
-        generators.restore(states, but=faults)
-        return "; ".join(faults.values())
-
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
 
@@ -586,63 +376,3 @@ class TorchDriver(Driver):
 
 def _named(value: object) -> str:
     return f"an empty {type(value).__name__}" if value in ([], ()) else type(value).__name__
-
-
-def _device(device: Any, model: nn.Module) -> torch.device:
-    if device is None:
-        first = next(model.parameters(), None)
-        return first.device if first is not None else torch.device("cpu")
-    try:
-        chosen = torch.device("cuda", device) if type(device) is int else torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise CallerError(f"device {device!r} isn't one: {str(error).splitlines()[0]}") from error
-    if chosen.type == "cuda":
-        count = torch.cuda.device_count()
-        if (chosen.index or 0) >= count or (chosen.index or 0) < 0:
-            raise CallerError(f"device {device!r}: this machine has {count} CUDA device{'' if count == 1 else 's'}")
-    return chosen
-
-
-def _method(model: nn.Module, name: str, parameter: str) -> str:
-    if not callable(getattr(model, name, None)):
-        own = [n for n in dir(type(model)) if not n.startswith("_") and n not in dir(nn.Module)]
-        raise CallerError(
-            f"{parameter}={name!r}: {type(model).__name__} has no such method. {nearest(name, own or ['forward'])}"
-        )
-    return name
-
-
-def _train_fn(model: nn.Module, name: str | None, auto_call: bool) -> Callable[[Any], Any]:
-    if name is None:
-        name = "train_step" if hasattr(model, "train_step") else None
-    else:
-        name = _method(model, name, "train_fn")
-    return _caller(model, name, auto_call)
-
-
-def _caller(
-    model: nn.Module, name: str | None, auto_call: bool, options: Mapping[str, Any] | None = None
-) -> Callable[[Any], Any]:
-    """Return `call(batch)` for a method of the model, compiled where there are options for that.
-
-    The forward pass is called through its hooks.
-    """
-    fn = model if name in (None, "forward") else getattr(model, name)
-    called = compiling.compiled(fn, options)
-    if not auto_call:
-        return called
-    return matched(called, f"{type(model).__name__}.{name or 'forward'}", model.forward if fn is model else fn)
-
-
-def _batch_size(batch: Any) -> int:
-    """Guess the samples in a batch whose ids aren't known: the first tensor's first dimension, else 1."""
-    stack = [batch]
-    while stack:
-        value = stack.pop(0)
-        if isinstance(value, torch.Tensor):
-            return int(value.shape[0]) if value.dim() else 1
-        if isinstance(value, Mapping):
-            stack.extend(value.values())
-        elif isinstance(value, (list, tuple)):
-            stack.extend(value)
-    return 1

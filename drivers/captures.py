@@ -1,0 +1,140 @@
+"""A copy of everything heavy that a driver of one device holds: taken, written, read, held against it, put back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import generators, hyperparameters, restoring, storage
+from .driver import NO_BATCH, Driver
+from .errors import RestoreFault
+from .loaders import BatchSource
+from .measuring import Losses
+from .staging import Staging
+
+
+class Captures(Driver):
+    """The part of `TorchDriver` that knows snapshots."""
+
+    # what the other parts bring
+    device: torch.device
+    _scaler: Any
+    _source: BatchSource | None
+    _losses: Losses | None
+    _built: dict[str, Any] | None
+
+    _staging: Staging | None = None
+    _to_restore: tuple[Any, dict[str, str]] | None = None
+
+    def _as_built(self) -> dict[str, Any]:
+        """Return the plain values of the optimizers and of the scaler, as they were before the first batch."""
+        if self._built is None:
+            scaler = {} if self._scaler is None else self._scaler.state_dict()
+            self._built = {
+                "optimizers": [hyperparameters.of_groups(o.param_groups) for o in self.optimizers],
+                "scaler": {k: v for k, v in scaler.items() if not k.startswith("_")},
+            }
+        return self._built
+
+    def capture(self, extra: Mapping[str, Any], batch: Any = NO_BATCH) -> dict[str, Any]:
+        """Copy model, optimizers, scaler, generators, gradients and the batch in hand to the CPU's memory.
+
+        Optimizer entries are numbered in their order. A batch that isn't plain data is left to be fetched again.
+        """
+        staging, self._staging = Staging(self._staging), None  # it comes back when this capture is written
+        states = generators.capture()
+        grads = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
+        in_hand = batch is not NO_BATCH
+        plain = in_hand and storage.is_plain(batch)
+        return {
+            "staging": staging,
+            "model": staging.copied("model", self.model.state_dict()),
+            "optimizers": staging.copied("optimizers", [o.state_dict() for o in self.optimizers]),
+            "scaler": None if self._scaler is None else self._scaler.state_dict(),
+            "built": self._as_built(),
+            "evaluating": [name for name, module in self.model.named_modules() if not module.training],
+            "gradients": staging.copied("gradients", grads),
+            "generators": states,
+            "loader": None if self._source is None else self._source.state(again=in_hand and not plain),
+            "batch": storage.copied(batch) if plain else None,
+            "batch_ids": storage.copied(self.batch_ids) if storage.is_plain(self.batch_ids) else None,
+            "batch_samples": self.batch_samples,
+            "has_batch": plain,
+            "losses": [] if self._losses is None else self._losses.state(),
+            "extra": staging.copied("extra", dict(extra)),
+        }
+
+    def save(self, capture: Any, directory: Path) -> dict[str, tuple[int, str]]:
+        rest = {key: value for key, value in capture.items() if key not in ("model", "staging")}
+        try:
+            return {
+                "model.pt": storage.write(capture["model"], directory / "model.pt"),
+                "rank-0.pt": storage.write(rest, directory / "rank-0.pt"),
+            }
+        finally:
+            self._staging = capture["staging"]
+
+    def size_of(self, capture: Any) -> int:
+        return storage.bytes_in(capture)
+
+    def what_is(self, path: Path) -> str:
+        return restoring.what_is(path)
+
+    def read(self, directory: Path, *, strict: bool = True) -> tuple[dict[str, Any], Any]:
+        model, rest = (restoring.part(directory, name) for name in ("model.pt", "rank-0.pt"))
+        restoring.check_entries(rest, () if strict else ("generators",))
+        restoring.check_model(self.model, model)
+        restoring.check_optimizers(self.optimizers, rest["optimizers"])
+        built = self._as_built()["optimizers"]
+        restoring.check_values(self.optimizers, rest["optimizers"], rest["built"]["optimizers"], built)
+        restoring.check_scaler(self._scaler, rest["scaler"])
+        if self._source is not None:
+            self._source.check(rest["loader"])
+        faults = generators.faults(rest.get("generators"), self.device)
+        if faults and strict:
+            raise RestoreFault(
+                f"{directory}/rank-0.pt: {'; '.join(faults.values())}. Give another snapshot, or run(strict=False), "
+                "which leaves these generators as they are"
+            )
+        states = rest.get("generators")
+        held = {**rest, "generators": states if isinstance(states, dict) else {}, "faults": faults}
+        return rest["extra"], (model, held)
+
+    def restore(self, held: Any, *, training: bool = True) -> Any:
+        model, rest = held
+        old, new = rest["built"], self._as_built()
+        self.model.load_state_dict(model)
+        for i, (optimizer, state) in enumerate(zip(self.optimizers, rest["optimizers"], strict=True)):
+            optimizer.load_state_dict(state)
+            for group, was, now in zip(optimizer.param_groups, old["optimizers"][i], new["optimizers"][i], strict=True):
+                hyperparameters.put(group, hyperparameters.merged(group, was, now) if training else now)
+        if not training:
+            return NO_BATCH
+        if self._scaler is not None:
+            self._scaler.load_state_dict(restoring.scaler_state(rest["scaler"], old["scaler"], new["scaler"]))
+        for name, parameter in self.model.named_parameters():
+            grad = rest["gradients"].get(name)
+            parameter.grad = None if grad is None else grad.to(parameter.device)
+        if self._losses is not None:
+            self._losses.load(rest["losses"])
+        evaluating = frozenset(rest["evaluating"])
+        for name, module in self.model.named_modules():
+            module.training = name not in evaluating
+        if self._source is not None:
+            self._source.load(rest["loader"])
+        self._to_restore = rest["generators"], rest["faults"]
+        self.batch_ids, self.batch_samples = rest["batch_ids"], rest["batch_samples"]
+        return self.to_device(rest["batch"]) if rest["has_batch"] else NO_BATCH
+
+    def restore_generators(self) -> str:
+        if self._to_restore is None:
+            return ""
+        (states, faults), self._to_restore = self._to_restore, None
+        generators.restore(states, but=faults)
+        return "; ".join(faults.values())
+
+
+__all__ = ["Captures"]
