@@ -207,12 +207,13 @@ class Evaluator(Passes):
 
 def _driver_of(driver: Any, model: Any, device: Any, fp16: bool, settings: Mapping[str, Any]) -> Driver:
     """Choose the driver; one that is given keeps what it was built with."""
+    auto_call = not settings["model_wo_auto_param_call"]
     if not isinstance(driver, Driver):
         options = {"fp16": fp16, "precision": settings["precision"]}
-        auto_call = not settings["model_wo_auto_param_call"]
         return choose_driver("torch" if driver is None else driver, model, device, auto_call=auto_call, **options)
-    if fp16 or settings["precision"] is not None:
-        raise CallerError("a driver that is given has its precision: give it there, and not to the evaluator")
+    for what, asked in {"precision": fp16 or settings["precision"], "way to call": not auto_call}.items():
+        if asked:
+            raise CallerError(f"a driver that is given has its {what}: give it there, and not to the evaluator")
     return choose_driver(driver, model, device)
 
 

@@ -25,22 +25,30 @@ def checked_metrics(metrics: Any) -> dict[str, Any]:
     for name, metric in metrics.items():
         if not isinstance(name, str):
             raise CallerError(f"the name of a metric must be a string, not {name!r}")
-        lacking = [m for m in ("update", "reset") if not callable(getattr(metric, m, None))]
-        if not callable(getattr(metric, "compute", None)) and not callable(getattr(metric, "get_metric", None)):
+        if isinstance(metric, type):
+            raise CallerError(f"metric {name!r} is the class {metric.__name__}: give an object of it")
+        has = {
+            method: callable(getattr(metric, method, None)) for method in ("update", "compute", "get_metric", "reset")
+        }
+        lacking = [method for method in ("update", "reset") if not has[method] and not _is_called(metric)]
+        if not has["compute"] and not has["get_metric"]:
             lacking.append("compute")
-        if isinstance(metric, type) or lacking:
-            what = f"is the class {metric.__name__}: give an object of it" if isinstance(metric, type) else ""
+        if lacking:
             raise CallerError(
-                f"metric {name!r} {what}"
-                if what
-                else f"metric {name!r} must have update, compute and reset; {type(metric).__name__} lacks {lacking[0]}"
+                f"metric {name!r} must have update, compute and reset; {type(metric).__name__} lacks {lacking[0]}"
             )
     return dict(metrics)
 
 
+def _is_called(metric: Any) -> bool:
+    """Say whether it is a metric of allennlp's kind, which is called instead of updated."""
+    has = {method: callable(getattr(metric, method, None)) for method in ("update", "get_metric", "reset")}
+    return callable(metric) and has == {"update": False, "get_metric": True, "reset": True}
+
+
 def update_of(name: str, metric: Any) -> Callable[[Any, Any], None]:
     """Compile `update(outputs, batch)` for a metric: its parameters are filled by name, from the outputs first."""
-    signature = _signature(f"metric {name!r}", metric)
+    signature, take = _signature(f"metric {name!r}", metric), _taking(metric)
 
     def update(outputs: Any, batch: Any) -> None:
         sources = [found for found in (as_mapping(outputs), as_mapping(batch)) if found is not None]
@@ -51,7 +59,7 @@ def update_of(name: str, metric: Any) -> Callable[[Any, Any], None]:
             )
         picked = signature.pick(*sources)
         try:
-            metric.update(**picked)
+            take(**picked)
         except BaseException as error:
             note(error, f"in the update of metric {name!r}")
             raise
@@ -59,9 +67,13 @@ def update_of(name: str, metric: Any) -> Callable[[Any, Any], None]:
     return update
 
 
+def _taking(metric: Any) -> Callable[..., Any]:
+    return metric if _is_called(metric) else metric.update  # type: ignore[no-any-return]
+
+
 def _signature(name: str, metric: Any) -> Signature:
     """Read what a metric's `update` takes; one that takes anything and holds other metrics takes what those do."""
-    signature = Signature(metric.update, name)
+    signature = Signature(_taking(metric), name)
     inner = _inner(metric) if signature.takes_all else []
     if not inner:
         return signature

@@ -619,6 +619,22 @@ def test_a_metric_that_wraps_another_is_given_what_that_one_names(make: Callable
     assert all(type(value) is float for value in results.values())
 
 
+def test_a_metric_that_is_called_instead_of_updated_is_taken() -> None:
+    """EV7: allennlp's kind."""
+
+    class Called:
+        def reset(self) -> None:
+            self.n = 0
+
+        def __call__(self, value: int) -> None:
+            self.n += value
+
+        def get_metric(self, reset: bool = False) -> dict[str, int]:
+            return {"sum": self.n}
+
+    assert standalone([1, 2], {"m": Called()}).run() == {"sum#m": 3}
+
+
 def test_metrics_are_moved_to_where_the_model_is() -> None:
     """EV7."""
 
@@ -684,6 +700,8 @@ def test_a_driver_that_is_given_keeps_its_precision() -> None:
     for settings in ({"precision": "fp16"}, {"fp16": True}):
         with pytest.raises(CallerError, match="a driver that is given has its precision"):
             Evaluator(None, loader(2), {"m": Sum()}, driver, **settings)  # type: ignore[arg-type]
+    with pytest.raises(CallerError, match="a driver that is given has its way to call"):
+        Evaluator(None, loader(2), {"m": Sum()}, driver, model_wo_auto_param_call=True)
     with pytest.raises(CallerError, match="precision must be one of fp32, bf16, fp16, not 'int4'"):
         Evaluator(Regression(), loader(2), {"m": Sum()}, precision="int4")
 
