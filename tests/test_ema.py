@@ -354,6 +354,20 @@ def test_resumed_from_any_transition_the_average_and_the_results_are_those_of_th
     assert len(taken) > 25
 
 
+def test_a_run_cannot_be_resumed_while_the_average_is_in_the_model(run_dir: Path) -> None:
+    """C4: it is refused before anything is changed."""
+    run = Averaged(run_dir=run_dir, n_epochs=1)
+    run.run()
+    weights, average = run.weights, [p.clone() for p in run.average.values()]
+    run.trainer.n_epochs = 2
+    with run.ema.applied(), pytest.raises(CallerError, match="the averaged weights are in the model"):
+        run.run(resume_from=run_dir)
+    assert equal(run.weights, weights)
+    assert equal([*run.average.values()], average)
+    run.run()
+    assert run.ema.count == 10
+
+
 def test_a_second_run_of_the_same_trainer_goes_on_with_the_average() -> None:
     """C4, R61: after a stop inside an epoch, too."""
     straight = Averaged(n_epochs=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,22 @@ def test_killed_anywhere_everything_at_once_ends_with_the_bits_of_the_straight_r
     expected, journal = left_by(straight), Journal(straight / "run")
     entered = [r.seq for r in journal if r.dest == "validate"]
     points = [1, *range(5, expected["state"]["seq"] - 1, 16), *entered[:3]]
+    kill_and_resume_at(points, run, tmp_path, expected, journal)
+    proven(len(points))
+
+
+@pytest.mark.sweep
+def test_killed_after_every_transition_everything_at_once_ends_with_the_bits_of_the_straight_run(
+    run: Run, straight: Path, tmp_path: Path, proven: Callable[[int], None]
+) -> None:
+    """K7, K8, C4, R10, R33, B13."""
+    expected, journal = left_by(straight), Journal(straight / "run")
+    points = range(1, expected["state"]["seq"])
+    kill_and_resume_at(points, run, tmp_path, expected, journal)
+    proven(len(points))
+
+
+def kill_and_resume_at(points: Sequence[int], run: Run, tmp_path: Path, expected: dict[str, Any], journal: Any) -> None:
     for n, seq in enumerate(points):
         folder = tmp_path / str(seq)
         folder.mkdir()
@@ -69,4 +85,3 @@ def test_killed_anywhere_everything_at_once_ends_with_the_bits_of_the_straight_r
         assert again.chain == journal.chain
         assert not list(again.sides("diverged"))
         shutil.rmtree(folder)
-    proven(len(points))

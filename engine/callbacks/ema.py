@@ -143,6 +143,7 @@ class EMA(Callback):
         return {"updates": self._updates, "count": self.count, "average": self._held.state()}
 
     def check_state_dict(self, trainer: Any, state: dict[str, Any], at: Any) -> None:
+        self._refuse_applied("be gone on with")
         fault = self._held.fault(state["average"])
         if fault:
             raise CallerError(
