@@ -61,6 +61,8 @@ class Checkpoint(Callback):
             `topk`.
     """
 
+    in_quick_pass = False
+
     def __init__(
         self,
         folder: str | Path | None = None,

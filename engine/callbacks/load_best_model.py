@@ -43,6 +43,8 @@ class LoadBestModel(HasMonitorCallback):
         CallerError: an argument can't be used; or, when the trainer is built, there is no monitor.
     """
 
+    in_quick_pass = False
+
     def __init__(
         self,
         monitor: Asked = None,

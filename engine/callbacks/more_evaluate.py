@@ -55,6 +55,8 @@ class MoreEvaluate(Callback):
         CallerError: an argument can't be used.
     """
 
+    in_quick_pass = False
+
     def __init__(
         self,
         dataloaders: Any,

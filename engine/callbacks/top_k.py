@@ -150,7 +150,8 @@ class TopkSaver(ResultsMonitor):
     def _name(self, trainer: Any, value: float) -> str:
         state = trainer.trainer_state
         where = f"epoch_{epochs_done(state)}-batch_{state.global_forward_batches}"
-        return f"{self.saver.save_object}-{where}-{self.monitor_name}_{value}"
+        monitor = self.monitor_name.rpartition("<locals>.")[2]
+        return f"{self.saver.save_object}-{where}-{monitor}_{value}"
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive a resume; {} before the first value."""
