@@ -620,9 +620,16 @@ def test_what_can_not_be_is_refused(tmp_path: Path) -> None:
         stub(callbacks=CSVLogger())
     stub(callbacks=CSVLogger(folder=tmp_path / "log")).run()
     before = (tmp_path / "log" / "metrics.csv").read_bytes()
-    with pytest.raises(CallerError, match="log holds the log of another run: give CSVLogger another folder"):
+    with pytest.raises(CallerError, match="log holds the log of another run: give the logger another folder"):
         stub(callbacks=CSVLogger(folder=tmp_path / "log")).run()
     assert (tmp_path / "log" / "metrics.csv").read_bytes() == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "metrics.csv").write_text("step,mine\n1,2\n")
+    with pytest.raises(
+        CallerError, match="mine isn't empty, and holds no log of this run: give the logger another folder"
+    ):
+        stub(callbacks=CSVLogger(folder=tmp_path / "mine")).run()
+    assert (tmp_path / "mine" / "metrics.csv").read_text() == "step,mine\n1,2\n"
     with pytest.raises(CallerError, match="two CSVLoggers write to"):
         build(tmp_path / "two", [CSVLogger(), CSVLogger()]).run()
     build(tmp_path / "run", CSVLogger(), n_epochs=1).run()
@@ -666,6 +673,25 @@ def test_or_it_warns_and_what_it_had_to_say_is_written_when_the_disk_takes_it_ag
         trainer.run()
     assert len(warned) == 1
     assert (tmp_path / "run" / "metrics.csv").read_bytes() == (tmp_path / "straight" / "metrics.csv").read_bytes()
+
+
+def test_a_run_goes_on_although_the_server_of_its_logger_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C4: on_fault="warn"."""
+    pytest.importorskip("mlflow")
+    from tachograph.engine import MLflowLogger
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    plain, logged = build(tmp_path / "plain", []), MLflowLogger(tracking_uri="http://127.0.0.1:9", on_fault="warn")
+    plain.run()
+    trainer = build(tmp_path / "run", logged)
+    with pytest.warns(UserWarning, match="MLflowLogger: .*, and tried again later") as warned:
+        trainer.run()
+    assert [str(w.message) for w in warned][1:] == [
+        "MLflowLogger couldn't write 9 steps; a run that goes on tries again"
+    ]
+    assert trainer.journal.chain == plain.journal.chain  # type: ignore[union-attr]
 
 
 # -- replay ------------------------------------------------------------------------------------------------
@@ -717,6 +743,6 @@ def test_a_logger_of_ones_own_is_told_rows_in_their_order_and_from_where_on_they
     build(run_dir, Lines(lines), n_batches=4, n_epochs=None).run()
     build(run_dir, Lines(lines), n_batches=8, n_epochs=None).run(resume_from="auto")
     assert lines == [
-        *("open 1", "purge -1", 1, 2, "close stopped"),
-        *("open 2", "purge 1", 2, 3, 4, 5, "close stopped"),
+        *("open 1", "purge -1", 1, 2, "close finished"),
+        *("open 2", "purge 1", 2, 3, 4, 5, "close finished"),
     ]

@@ -8,8 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tachograph.engine.journal import Files, write_all, write_file
+from tachograph.engine.journal import Files, write_file
 
+from .appending import append
 from .logger import Logger
 
 
@@ -55,13 +56,7 @@ class CSVLogger(Logger):
         if self._fd is None:
             self._append_to_file()
         assert self._fd is not None
-        line = _lines([[_text(row[name]) if name in row else "" for name in self._columns]])
-        end = os.fstat(self._fd).st_size
-        try:
-            write_all(self._files, self._fd, line)
-        except OSError:  # what it took of the line would spoil the next one
-            os.ftruncate(self._fd, end)
-            raise
+        append(self._fd, _lines([[_text(row[name]) if name in row else "" for name in self._columns]]))
 
     def close(self) -> None:
         if self._fd is not None:

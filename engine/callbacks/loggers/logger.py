@@ -8,25 +8,25 @@ what it wrote after the snapshot that a run goes on from is taken back (`purge`)
 
 from __future__ import annotations
 
-import json
+import signal
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from tachograph.engine import recording
 from tachograph.engine.callbacks.callback import Callback
 from tachograph.engine.callbacks.monitor import Monitor
 from tachograph.engine.describing import named
-from tachograph.engine.journal import Files, make_dirs
 from tachograph.engine.notes import message
 from tachograph.engine.replay import Replay
 from tachograph.states import Exhausted, Stepped
 from tachograph.states.errors import CallerError
 
-from .rank import rank
+from .attempts import Attempts
+from .belonging import claim, remember, run_of, settings_of
 from .windows import Windows
 
 LOSS, SKIPPED, LR = "train/loss", "train/loss_skipped", "train/lr"
@@ -53,6 +53,8 @@ class Logger(Callback):
 
     Attributes:
         kind: the name of its folder.
+        status: "running", or how the run ended: "finished" (by a limit, or a listener's wish), "interrupted" (by a
+            signal) or "failed".
         takes_back: `purge` takes back what was written. One that can't is given nothing that may yet change.
 
     Raises:
@@ -62,6 +64,7 @@ class Logger(Callback):
 
     kind = "log"
     takes_back = True
+    in_quick_pass = False
 
     def __init__(
         self,
@@ -88,8 +91,7 @@ class Logger(Callback):
         self._asked = (monitor, larger_better)
         self._given_folder = None if folder is None else Path(folder)
         self._monitor: Monitor | None = None
-        self._run = ""  # whose log it is, where no run directory says it
-        self._faults = self._rest = 0  # rows to wait for until the next attempt
+        self._attempts = Attempts(type(self).__name__, on_fault == "warn")
         self._forget()
 
     def _forget(self) -> None:
@@ -98,6 +100,7 @@ class Logger(Callback):
         self._lr: list[float] = []
         self._written: int | None = None  # the last step whose row is complete and was written; -1: none yet
         self._open = self._changed = self._failed = False
+        self._run = uuid.uuid4().hex  # whose log it is, where no run directory says it
         self.status = "running"
 
     # -- what a subclass says ------------------------------------------------------------------------------
@@ -209,7 +212,7 @@ class Logger(Callback):
 
     def on_validate_end(self, trainer: Any, results: dict[str, Any]) -> None:
         row = self._row(trainer, self._now(trainer))
-        row.update({f"validate/{key}": value for key, value in results.items() if _is_number(value)})
+        row.update({f"validate/{key}": _plain(value) for key, value in results.items() if isinstance(value, Real)})
         if self._monitor is not None:
             value = self._monitor.value(results)
             if value is not None:
@@ -222,7 +225,9 @@ class Logger(Callback):
     def on_log(self, trainer: Any, values: dict[str, Any]) -> None:
         if "step" in values:
             raise CallerError("'step' is the name of the log's own axis: give the value another one")
-        self._row(trainer, self._here(trainer)).update({" ".join(name.split()): v for name, v in values.items()})
+        self._row(trainer, self._here(trainer)).update(
+            {" ".join(name.split()): _plain(v) for name, v in values.items()}
+        )
         self._drain(trainer)
 
     def on_exception(self, trainer: Any, exception: BaseException) -> None:
@@ -233,7 +238,7 @@ class Logger(Callback):
         self._end(trainer)
 
     def on_stop(self, trainer: Any, reason: str) -> None:
-        self.status = "stopped"
+        self.status = "interrupted" if reason in signal.Signals.__members__ else "finished"
         self._end(trainer)
 
     def on_train_end(self, trainer: Any) -> None:
@@ -272,35 +277,39 @@ class Logger(Callback):
             self._end(trainer)
             return
         first, now = min(self._rows, default=None), self._now(trainer)
-        if first is None or first >= now or (self._rest and self._resting()):
+        if first is None or first >= now or self._attempts.resting():
             return
         waits_for = self._windows.waits_for()
         limit = now if waits_for is None else min(now, waits_for)
         for step in sorted(self._rows):
-            if step >= limit or not self._ready(trainer) or not self._done(lambda s=step: self.write(s, self._rows[s])):  # type: ignore[misc]
+            if step >= limit or not (self._ready(trainer) and self._attempts.done(self.write, step, self._rows[step])):
                 break
             self._written = step
             del self._rows[step]
+        while len(self._rows) > _KEPT:
+            del self._rows[min(self._rows)]
 
     def _end(self, trainer: Any) -> None:
         """Write what there is, though a run that goes on may yet add to it: then it is taken back and written again."""
         if not self._changed and not self._open:
             return
         self._changed = False
-        if not self._ready(trainer):
-            return
-        now = self._now(trainer)
-        for step in sorted(self._rows):
-            if (self.takes_back or step <= now) and not self._done(lambda s=step: self.write(s, self._rows[s])):  # type: ignore[misc]
-                break
+        ready, now = self._ready(trainer), self._now(trainer)
+        left = [step for step in sorted(self._rows) if self.takes_back or step <= now]
+        while ready and left and self._attempts.done(self.write, left[0], self._rows[left[0]]):
+            del left[0]
+        if left:
+            who = type(self).__name__
+            warnings.warn(f"{who} couldn't write {len(left)} steps; a run that goes on tries again", stacklevel=3)
         self._open = False
-        with _untouched(trainer):
-            self._done(self.close)
+        if ready:
+            with _untouched(trainer):
+                self._attempts.done(self.close)
 
     def _ready(self, trainer: Any) -> bool:
         """Open the log if it isn't; False if that failed."""
         if not self._open:
-            self._open = self._done(lambda: self._begin(trainer))
+            self._open = self._attempts.done(self._begin, trainer)
             self._changed |= self._open
             self._written = -1 if self._written is None else self._written
         return self._open
@@ -308,21 +317,17 @@ class Logger(Callback):
     def _begin(self, trainer: Any) -> None:
         if self._monitor is None:
             self._watch(trainer)
-        folder, run = self._folder(trainer), self._run_of(trainer)
-        about = folder / "log.json"
-        held = json.loads(about.read_text()) if about.is_file() else {}
-        if held and (held["run"] != run or isinstance(trainer, Replay)):
-            what = "this run's log already" if held["run"] == run else "the log of another run"
-            raise CallerError(f"{folder} holds {what}: give {type(self).__name__} another folder")
+        folder, run = self._folder(trainer), run_of(trainer) or self._run
+        name = folder.name if trainer.run_dir is None else trainer.run_dir.name
         with _untouched(trainer):
-            make_dirs(Files(), folder)
-            memory = {"run": run, "name": folder.name if trainer.run_dir is None else trainer.run_dir.name, **held}
+            memory, new = claim(folder, run, name, anew=isinstance(trainer, Replay))
+            before = dict(memory)
             self.open(folder, memory)
-            if memory != held:
-                recording.write_json(about, memory)
+            if memory != before:
+                remember(folder, memory)
             self.purge(-1 if self._written is None else self._written)
-            if not held or self._written is None:
-                self.describe(_flat(_settings_of(trainer)))
+            if new or self._written is None:
+                self.describe(settings_of(trainer))
 
     def _folder(self, trainer: Any) -> Path:
         folder = self._given_folder
@@ -333,48 +338,12 @@ class Logger(Callback):
             raise CallerError(f"two {type(self).__name__}s write to {folder}: give one of them another folder")
         return folder
 
-    def _run_of(self, trainer: Any) -> str:
-        if trainer.run_dir is not None and recording.holds_a_run(trainer.run_dir):
-            return str(recording.load(trainer.run_dir)["run"])
-        self._run = self._run or uuid.uuid4().hex
-        return self._run
-
-    def _done(self, act: Callable[[], Any]) -> bool:
-        """Do something with the backend; False if it failed and that is borne. Only the first process does anything."""
-        if rank():
-            return True
-        try:
-            act()
-        except Exception as error:
-            if self.on_fault == "raise" or isinstance(error, CallerError):
-                raise
-            self._fault(error)
-            return False
-        self._faults = 0
-        return True
-
-    def _fault(self, error: Exception) -> None:
-        if not self._faults:
-            kept = "is kept, and tried again later"
-            warnings.warn(
-                f"{type(self).__name__}: {type(error).__name__}: {message(error)}. What it has to say {kept}",
-                stacklevel=4,
-            )
-        self._faults += 1
-        self._rest = 2 ** min(self._faults, 10)
-        while len(self._rows) > _KEPT:
-            del self._rows[min(self._rows)]
-
-    def _resting(self) -> bool:
-        self._rest -= 1
-        return self._rest > 0
-
     # -- memory --------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return what isn't written yet, once all that was written has left the process; {} before a run began."""
         if self._open:
-            self._done(self.flush)
+            self._attempts.done(self.flush)
         if self._written is None and not self._rows:
             return {}
         return {
@@ -407,24 +376,9 @@ def _untouched(trainer: Any) -> Any:
     return nullcontext() if trainer.driver is None else trainer.driver.forked()
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
-
-
-def _settings_of(trainer: Any) -> Mapping[str, Any]:
-    if trainer.run_dir is not None and recording.holds_a_run(trainer.run_dir):
-        return recording.load(trainer.run_dir)["settings"]  # type: ignore[no-any-return]
-    return trainer._settings() if hasattr(trainer, "_settings") else {}
-
-
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Name every plain value by the way to it: "hyperparameters.0.lr"."""
-    if isinstance(value, (list, tuple)) and any(isinstance(part, (dict, list)) for part in value):
-        value = {str(i): part for i, part in enumerate(value)}
-    if not isinstance(value, Mapping):
-        return {name: value}
-    prefix = f"{name}." if name else ""
-    return {k: v for key, part in value.items() for k, v in _flat(part, f"{prefix}{key}").items()}
+def _plain(value: Real) -> int | float:
+    """Make a number one that a snapshot can hold: numpy's aren't."""
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def needed(module: str, extra: str, why: str) -> CallerError:

@@ -96,14 +96,14 @@ class MLflowLogger(Logger):
     def write(self, step: int, values: dict[str, Any]) -> None:
         from mlflow.entities import Metric
 
+        if len(self._waiting) > _AT_ONCE or time.monotonic() - self._sent > _EVERY:
+            self.flush()  # before anything of this row is kept: if it fails, the row comes again
         now = int(time.time() * 1000)
         for name, value in values.items():
             if isinstance(value, str):
                 self._client.set_tag(self.run_id, _name(name), value[:5000])
             elif step not in self._has.get(_name(name), ()):
                 self._waiting.append(Metric(_name(name), value, now, step))
-        if len(self._waiting) > _AT_ONCE or time.monotonic() - self._sent > _EVERY:
-            self.flush()
 
     def flush(self) -> None:
         while self._waiting:
@@ -113,7 +113,7 @@ class MLflowLogger(Logger):
 
     def close(self) -> None:
         self.flush()
-        status = {"failed": "FAILED", "stopped": "KILLED"}.get(self.status, "FINISHED")
+        status = {"failed": "FAILED", "interrupted": "KILLED"}.get(self.status, "FINISHED")
         self._client.set_terminated(self.run_id, status)
 
 

@@ -29,7 +29,7 @@ def names_by_step(folder: Path) -> dict[int, set[str]]:
     found: dict[int, set[str]] = {}
     for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
         for data in _records(path.read_bytes()):
-            record = wandb_internal_pb2.Record()
+            record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
             record.ParseFromString(data)
             items = {".".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
             if "step" in items:

@@ -8,6 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tachograph.engine.journal import Files
+
+from .appending import append
 from .logger import Logger, needed
 
 
@@ -45,7 +48,7 @@ class TensorBoardLogger(Logger):
         if earlier:  # TensorBoard reads them in the order of their names
             began = max(began, int(earlier[-1].split(".")[3]) + 1)
         name = f"events.out.tfevents.{began:010d}.{socket.gethostname()}.{os.getpid()}"
-        self._file = RecordWriter((folder / name).open("xb", buffering=0))
+        self._file = RecordWriter(_File(folder / name))
         self._put(file_version="brain.Event:2")
 
     def purge(self, after: int) -> None:
@@ -77,6 +80,19 @@ class TensorBoardLogger(Logger):
         kind = self._summary.SummaryMetadata.PluginData(plugin_name="text")
         metadata = self._summary.SummaryMetadata(plugin_data=kind)
         return self._summary.Summary.Value(tag=name, tensor=tensor, metadata=metadata)
+
+
+class _File:
+    """A file as the record writer wants it, to which each record goes as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = Files().open_append(path)
+
+    def write(self, data: bytes) -> None:
+        append(self._fd, data)
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 def _cell(value: Any) -> str:

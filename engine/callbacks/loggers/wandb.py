@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from .appending import append
 from .logger import Logger, needed
 from .offline import names_by_step
 
@@ -98,7 +99,7 @@ class WandbLogger(Logger):
         has = self._has.get(step, ())
         new = {name: value for name, value in values.items() if name not in has}
         if new:
-            os.write(self._rows_file, json.dumps([step, new]).encode() + b"\n")
+            append(self._rows_file, json.dumps([step, new]).encode() + b"\n")
             self.wandb_run.log({"step": step, **new})
 
     def close(self) -> None:
