@@ -44,8 +44,21 @@ def read(path: Any) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise RestoreFault(
-            f"{path} isn't a whole file of torch.save with tensors and plain data only, and nothing else is unpickled"
+            f"{_called(path)} isn't a whole file of torch.save with tensors and plain data only, and nothing else is "
+            "unpickled"
         ) from error
+
+
+def _called(source: Any) -> str:
+    """Name a path or an open file; one that stands at its end was probably just written."""
+    if not hasattr(source, "tell"):
+        return str(source)
+    at_end = _seekable(source) and source.tell() == source.seek(0, 2)
+    return "the open file (it stands at its end: seek(0) first)" if at_end else "the open file"
+
+
+def _seekable(file: Any) -> bool:
+    return bool(getattr(file, "seekable", bool)())
 
 
 def write_model(state: Any, target: Any) -> None:
@@ -58,6 +71,8 @@ def write_model(state: Any, target: Any) -> None:
     marked.__dict__.update(getattr(state, "__dict__", {}), tachograph="model")
     if hasattr(target, "write"):
         torch.save(marked, target)
+        if _seekable(target):
+            target.truncate()  # what a longer one left behind it would be read as the end
         return
     path = Path(target)
     temporary = path.with_name(f".{path.name}.writing")

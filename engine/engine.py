@@ -16,7 +16,7 @@ import signal
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import attrs
 
@@ -30,12 +30,14 @@ from .callbacks.callback import Callback
 from .callbacks.snapshot_policy import SnapshotPolicy
 from .checks import Perform, as_callbacks, check_perform, check_snapshots
 from .journal import Journal, JournalWriteError, Position
-from .listeners import Listeners
+from .listeners import Handle, Listeners
 from .notes import attach, message
 from .recorder import Recorder
 from .requeue import requeue_of
 from .signals import Signals
 from .world import World
+
+Fn = TypeVar("Fn", bound=Callable[..., Any])
 
 logger = logging.getLogger("tachograph")
 
@@ -125,6 +127,10 @@ class Engine:
 
     # -- for users -----------------------------------------------------------------------------------------
 
+    @overload
+    def on(self, target: Any, fn: None = None, *, priority: int = 0) -> Callable[[Fn], Fn]: ...
+    @overload
+    def on(self, target: Any, fn: Callable[..., Any], *, priority: int = 0) -> Handle: ...
     def on(self, target: Any, fn: Callable[..., Any] | None = None, *, priority: int = 0) -> Any:
         """Subscribe a function to moments, events, states or transitions; see `Listeners.add`.
 

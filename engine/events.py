@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -16,6 +16,8 @@ from tachograph.states.errors import CallerError, nearest
 
 from .arity import name_of, signature_of, takes
 from .callbacks.callback import ALIASES, MOMENTS
+
+Fn = TypeVar("Fn", bound=Callable[..., Any])
 
 
 def moment_name(name: str) -> str:
@@ -102,7 +104,7 @@ class Filter:
             return True
         return False
 
-    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, fn: Fn) -> Fn:
         """Decorate a `Callback` method or a function; each instance it is registered for counts for itself.
 
         Raises:
@@ -118,7 +120,7 @@ class Filter:
             return fn(*args, **kwargs) if self.passes(trainer) else None
 
         filtered.__tachograph_filter__ = self  # type: ignore[attr-defined]
-        return filtered
+        return filtered  # type: ignore[return-value]
 
     def state_dict(self) -> dict[str, int]:
         return {"num_called": self.num_called, "num_executed": self.num_executed}

@@ -4,26 +4,48 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeVar, overload
 
 from tachograph.states import training_machine
 from tachograph.states.errors import CallerError
 
 from .engine import Engine
-from .listeners import Listeners
+from .listeners import Handle, Listeners
+
+Fn = TypeVar("Fn", bound=Callable[..., Any])
 
 ALL = "all"
 _marked: dict[str | None, list[tuple[Any, Callable[..., Any]]]] = {}
 
 
+class Mark(Protocol):
+    """`Trainer.on`, for type checkers."""
+
+    def __call__(self, target: Any, marker: str | None = None) -> Callable[[Fn], Fn]:
+        """Subscribe in trainers that are built later."""
+
+
+class Subscribe(Protocol):
+    """`trainer.on`, for type checkers."""
+
+    @overload
+    def __call__(self, target: Any, fn: None = None, *, priority: int = 0) -> Callable[[Fn], Fn]: ...
+    @overload
+    def __call__(self, target: Any, fn: Callable[..., Any], *, priority: int = 0) -> Handle: ...
+
+
 class OnDescriptor:
     """Gives `Trainer.on` its two meanings."""
 
+    @overload
+    def __get__(self, instance: None, owner: type) -> Mark: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Subscribe: ...
     def __get__(self, instance: Any, owner: type) -> Any:
         return mark if instance is None else Engine.on.__get__(instance, owner)
 
 
-def mark(target: Any, marker: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def mark(target: Any, marker: str | None = None) -> Callable[[Fn], Fn]:
     """Subscribe the decorated function in trainers that are built later.
 
     Args:
@@ -42,7 +64,7 @@ def mark(target: Any, marker: str | None = None) -> Callable[[Callable[..., Any]
         )
     _check_marker(marker)
 
-    def subscribe(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def subscribe(fn: Fn) -> Fn:
         Listeners(training_machine()).add(target, fn)  # a trial, before it's kept
         _marked.setdefault(marker, []).append((target, fn))
         return fn
