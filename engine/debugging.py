@@ -17,7 +17,6 @@ from tachograph.drivers.lengths import length_of, most_of
 from tachograph.states.errors import CallerError
 
 from .callbacks.callback import Callback
-from .callbacks.progress import Progress
 from .describing import described
 
 Limit = int | float
@@ -79,8 +78,10 @@ class Debugging:
             driver.compile(self.compile)
 
     def heard(self, callbacks: Sequence[Callback]) -> list[Callback]:
-        """Return the callbacks that hear of a run: in a quick pass, none that writes outside but the progress."""
-        return [c for c in callbacks if not self.fast or isinstance(c, Progress) or not c.outside_effects]
+        """Return the callbacks that hear of a run: in a quick pass, none that would leave something behind."""
+        if not self.fast:
+            return list(callbacks)
+        return [c for c in callbacks if (not c.outside_effects if c.in_quick_pass is None else c.in_quick_pass)]
 
     # -- what becomes of a run -----------------------------------------------------------------------------
 
@@ -113,7 +114,7 @@ class Debugging:
         batches = f"{self.fast} batch{'es' if self.fast > 1 else ''}"
         return (
             f"fast_dev_run: one epoch of {batches}, of training, validation and sanity check alike; no snapshots, and "
-            "callbacks that write to the outside hear nothing"
+            "callbacks that would leave something behind hear nothing"
         )
 
     def settings(self) -> dict[str, Any]:

@@ -18,7 +18,17 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from tachograph.drivers import Driver, StubDriver
-from tachograph.engine import Callback, EarlyStopping, Events, Journal, Trainer
+from tachograph.engine import (
+    Callback,
+    Checkpoint,
+    CSVLogger,
+    EarlyStopping,
+    Events,
+    Journal,
+    LoadBestModel,
+    Profiler,
+    Trainer,
+)
 from tachograph.engine.recording import SettingsChanged
 from tachograph.states.errors import CallerError
 from tests.toys import Indexed, Run, Sum, equal, sides, stop_at, stub, transitions, validated
@@ -238,6 +248,7 @@ def test_a_quick_pass_is_one_epoch_of_a_few_batches_of_everything(
     """C8: training, validation and sanity check alike; nothing is written, and it says so."""
     monkeypatch.chdir(tmp_path)
     notices, logger, evaluated = Notices(), Logger(), []
+    left_out = [CSVLogger(), Checkpoint(last=True), LoadBestModel("sum#score", save_folder="best"), Profiler()]
     trainer = stub(
         range(1, 9),
         n_epochs=7,
@@ -250,7 +261,7 @@ def test_a_quick_pass_is_one_epoch_of_a_few_batches_of_everything(
         metrics={"score": Sum()},
         validate_dataloaders=list(range(1, 7)),
         validate_batch_step_fn=lambda evaluator, batch: evaluated.append(batch),
-        callbacks=[notices, logger],
+        callbacks=[notices, logger, *left_out],
     )
     end = trainer.run()
     assert (end.state, end.cur_epoch_idx, end.global_forward_batches, end.validations) == ("done", 1, batches, 1)
@@ -260,7 +271,7 @@ def test_a_quick_pass_is_one_epoch_of_a_few_batches_of_everything(
     assert logger.lines == []
     assert [text for text in notices.said if "fast_dev_run" in text] == [
         f"fast_dev_run: one epoch of {batches} batch{'es' if batches > 1 else ''}, of training, validation and sanity "
-        "check alike; no snapshots, and callbacks that write to the outside hear nothing"
+        "check alike; no snapshots, and callbacks that would leave something behind hear nothing"
     ]
 
 
@@ -598,3 +609,21 @@ def test_a_driver_that_cannot_help_says_so(ask: Callable[[Driver], Any]) -> None
 
 
 OF_DEBUGGING = ("overfit", "kept_batches", "compile", "profiler", "untouched", "trial_batches")
+
+
+def test_a_callback_says_whether_a_quick_pass_is_its_business() -> None:
+    """C8: without a word, what writes to the outside is left out."""
+
+    class Hears(Callback):
+        heard = 0
+
+        def on_train_batch_end(self, trainer: Any) -> None:
+            self.heard += 1
+
+    said = {
+        (effects, says): type("Own", (Hears,), {"outside_effects": effects, "in_quick_pass": says})()
+        for effects in (False, True)
+        for says in (None, False, True)
+    }
+    stub(fast_dev_run=True, callbacks=list(said.values())).run()
+    assert {key for key, callback in said.items() if callback.heard} == {(False, None), (False, True), (True, True)}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .monitor import Monitor
     from .more_evaluate import MoreEvaluate, MoreEvaluateCallback
     from .nan_guard import NanGuard
+    from .profiler import Profiler
     from .progress import Progress, ProgressCallback, RawTextCallback, RichCallback, TqdmCallback
     from .results_monitor import HasMonitorCallback, ResultsMonitor
     from .saver import SaveFault, Saver
@@ -61,6 +62,7 @@ HOMES = {
     "monitor": ("Monitor",),
     "more_evaluate": ("MoreEvaluate", "MoreEvaluateCallback"),
     "nan_guard": ("NanGuard",),
+    "profiler": ("Profiler",),
     "progress": ("Progress", "ProgressCallback", "RawTextCallback", "RichCallback", "TqdmCallback"),
     "results_monitor": ("HasMonitorCallback", "ResultsMonitor"),
     "saver": ("SaveFault", "Saver"),
@@ -101,6 +103,7 @@ __all__ = [
     "MoreEvaluate",
     "MoreEvaluateCallback",
     "NanGuard",
+    "Profiler",
     "Progress",
     "ProgressCallback",
     "RawTextCallback",

@@ -20,9 +20,12 @@ class Callback:
     Attributes:
         outside_effects: True for a callback that writes somewhere outside (a logger): after a resume it doesn't hear
             again the transitions that the dead process had announced. Others hear all and rebuild their memory.
+        in_quick_pass: whether it hears of a run with `fast_dev_run`, which is to leave nothing behind; None: unless it
+            has `outside_effects`.
     """
 
     outside_effects: bool = False
+    in_quick_pass: bool | None = None
 
     @property
     def callback_name(self) -> str:

@@ -25,6 +25,7 @@ class ModelSummary(Callback):
     """
 
     outside_effects = True  # what a process before this one has said isn't said again
+    in_quick_pass = True
 
     def __init__(self, depth: int = 1) -> None:
         if type(depth) is not int or depth < -1:
