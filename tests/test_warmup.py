@@ -192,6 +192,29 @@ def test_an_update_that_is_skipped_holds_nothing_up() -> None:
     assert rates == pytest.approx([RATE * min(n / 6, 1.0) for n in range(1, 13)])
 
 
+def test_epochs_that_turn_out_longer_than_the_first_one_make_the_run_longer_and_that_is_said() -> None:
+    """K7: from the next epoch on the rates lead to the new end."""
+
+    class Grows:
+        n = 4
+
+        def __len__(self) -> int:
+            return self.n
+
+        def __iter__(self) -> Any:
+            return iter(DataLoader(Indexed(2 * self.n), batch_size=2))
+
+    run, rates = warmed(0.25, "linear")
+    run.trainer.train_dataloader = loader = Grows()
+    run.trainer.on("epoch_end", lambda trainer: setattr(loader, "n", 6))
+    said: list[str] = []
+    run.trainer.on(Events.on_notice, lambda t, text: said.append(text))
+    assert run.run().total_batches == 16
+    assert rates[:4] == pytest.approx([RATE * f for f in (1 / 3, 2 / 3, 1, 8 / 9)])
+    assert rates[4:] == pytest.approx([RATE * (16 - n) / 12 for n in range(5, 17)])
+    assert [text for text in said if text.startswith("Warmup: the run has 16 batches in all now, not 12")]
+
+
 # -- what the record tells -----------------------------------------------------------------------------------
 
 
