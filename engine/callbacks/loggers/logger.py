@@ -13,6 +13,7 @@ import uuid
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib import import_module
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -52,17 +53,19 @@ class Logger(Callback):
             with what it has kept meanwhile.
 
     Attributes:
-        kind: the name of its folder.
+        kind: the name of its folder, and of the extra that brings what it needs.
+        needs: the library that it needs; "": none.
         status: "running", or how the run ended: "finished" (by a limit, or a listener's wish), "interrupted" (by a
             signal) or "failed".
         takes_back: `purge` takes back what was written. One that can't is given nothing that may yet change.
 
     Raises:
-        CallerError: an argument can't be used; or there is neither `folder` nor a run directory, or the folder holds
-            another run's log (when the run begins).
+        CallerError: an argument can't be used, or the library isn't installed; or there is neither `folder` nor a run
+            directory, or the folder holds something else than this run's log (when the run begins).
     """
 
     kind = "log"
+    needs = ""
     takes_back = True
     in_quick_pass = False
 
@@ -78,6 +81,7 @@ class Logger(Callback):
         step_on: str = "update",
         on_fault: str = "raise",
     ) -> None:
+        self._check_library()
         log_every = log_every if log_loss_every is None else log_loss_every
         if type(log_every) is not int or log_every < 0:
             raise CallerError(f"log_every must be an integer >= 0, not {log_every!r}")
@@ -93,6 +97,13 @@ class Logger(Callback):
         self._monitor: Monitor | None = None
         self._attempts = Attempts(type(self).__name__, on_fault == "warn")
         self._forget()
+
+    def _check_library(self) -> None:
+        if self.needs:
+            try:
+                import_module(self.needs)
+            except ImportError as error:
+                raise needed(self.needs, self.kind, type(self).__name__) from error
 
     def _forget(self) -> None:
         self._rows: dict[int, dict[str, Any]] = {}  # those that may get more values

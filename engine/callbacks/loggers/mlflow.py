@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +24,32 @@ class MLflowLogger(Logger):
     name an underscore. (MLflow's databases keep an infinity as the largest number there is.)
 
     Args:
-        monitor, larger_better, log_exception, log_loss_every: as of `Logger`, as are all others.
+        monitor, larger_better, log_exception, log_loss_every: as of `Logger`.
         experiment: the name of the experiment; it is made if there is none.
         name: the name of the run; None takes that of the run directory.
         tracking_uri: the store; None takes MLFLOW_TRACKING_URI, or else a database in the folder.
+        shared: `log_every`, `folder`, `step_on` and `on_fault`, as of `Logger`.
 
     Raises:
-        CallerError: the package mlflow isn't installed.
+        CallerError: mlflow isn't installed (`pip install tachograph[mlflow]`), or as `Logger` says.
     """
 
-    kind = "mlflow"
+    kind = needs = "mlflow"
     takes_back = False
 
     def __init__(
         self,
-        *args: Any,
+        monitor: str | Callable[[dict[str, Any]], Any] | None = None,
+        larger_better: bool | None = None,
+        log_exception: bool = True,
+        log_loss_every: int | None = None,
+        *,
         experiment: str = "tachograph",
         name: str | None = None,
         tracking_uri: str | None = None,
-        **named: Any,
+        **shared: Any,
     ) -> None:
-        try:
-            import mlflow  # noqa: F401
-        except ImportError as error:
-            raise needed("mlflow", "mlflow", "MLflowLogger") from error
-        super().__init__(*args, **named)
+        super().__init__(monitor, larger_better, log_exception, log_loss_every, **shared)
         self._experiment, self._name, self._uri = experiment, name, tracking_uri
         self.run_id = ""
 

@@ -11,7 +11,7 @@ from typing import Any
 from tachograph.engine.journal import Files
 
 from .appending import append
-from .logger import Logger, needed
+from .logger import Logger
 
 
 class TensorBoardLogger(Logger):
@@ -24,18 +24,11 @@ class TensorBoardLogger(Logger):
         monitor, larger_better, log_exception, log_loss_every: as of `Logger`, as are all others.
 
     Raises:
-        CallerError: the package tensorboard isn't installed.
+        CallerError: tensorboard isn't installed (`pip install tachograph[tensorboard]`), or as `Logger` says.
     """
 
-    kind = "tensorboard"
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        try:
-            import tensorboard  # noqa: F401
-        except ImportError as error:
-            raise needed("tensorboard", "tensorboard", "TensorBoardLogger") from error
-        super().__init__(*args, **named)
-        self._file: Any = None
+    kind = needs = "tensorboard"
+    _file: Any = None
 
     def open(self, folder: Path, memory: dict[str, Any]) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_shape_pb2

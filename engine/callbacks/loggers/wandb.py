@@ -6,12 +6,12 @@ import json
 import os
 import uuid
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .appending import append
-from .logger import Logger, needed
+from .logger import Logger
 from .offline import names_by_step
 
 
@@ -23,35 +23,36 @@ class WandbLogger(Logger):
     `rows.jsonl`: an offline run that lost its last rows with its process is given them again.
 
     Args:
-        monitor, larger_better, log_exception, log_loss_every: as of `Logger`, as are all others.
+        monitor, larger_better, log_exception, log_loss_every: as of `Logger`.
         project: the W&B project.
         name: the name of the run; None takes that of the run directory.
         mode: "online", "offline" or "disabled"; None: what W&B's environment says.
         id: of the W&B run; None makes one.
         init: more for `wandb.init`.
+        shared: `log_every`, `folder`, `step_on` and `on_fault`, as of `Logger`.
 
     Raises:
-        CallerError: the package wandb isn't installed.
+        CallerError: wandb isn't installed (`pip install tachograph[wandb]`), or as `Logger` says.
     """
 
-    kind = "wandb"
+    kind = needs = "wandb"
     takes_back = False
 
     def __init__(
         self,
-        *args: Any,
+        monitor: str | Callable[[dict[str, Any]], Any] | None = None,
+        larger_better: bool | None = None,
+        log_exception: bool = True,
+        log_loss_every: int | None = None,
+        *,
         project: str | None = None,
         name: str | None = None,
         mode: str | None = None,
         id: str | None = None,
         init: Mapping[str, Any] | None = None,
-        **named: Any,
+        **shared: Any,
     ) -> None:
-        try:
-            import wandb  # noqa: F401
-        except ImportError as error:
-            raise needed("wandb", "wandb", "WandbLogger") from error
-        super().__init__(*args, **named)
+        super().__init__(monitor, larger_better, log_exception, log_loss_every, **shared)
         self._how = {"project": project, "mode": mode, **(init or {})}
         self._name, self._id = name, id
         self.wandb_run: Any = None
