@@ -72,13 +72,13 @@ class LoadBestModel(HasMonitorCallback):
         self._old: dict[str, int] = {}  # those that were good enough once: name -> since when they aren't
         self._trained: Any = None  # while the best are in the model
         self._put: Any = None
+        if self._in_files:
+            self.on_after_snapshot = self._published  # type: ignore[method-assign]
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         super().on_after_trainer_initialized(trainer, driver)
         self._saver.owner = owner_of(self, trainer)
         trainer.as_trained.append(lambda: self._as_trained(driver))
-        if self._in_files:
-            self.on_after_snapshot = self._published  # type: ignore[method-assign]
 
     # -- the best ------------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class LoadBestModel(HasMonitorCallback):
             trainer.driver.put_weights(self._weights)
         else:
             trainer.load_model(self._file, model_load_fn=self._load_fn)
-        self._trained, self._put = trained, self._weights or trainer.driver.weights()
+        self._trained, self._put = trained, trainer.driver.weights() if self._weights is None else self._weights
         at = "" if self.best_at is None else f", after batch {self.best_at[1]}"
         trainer.say(f"the model has the best weights now: {self.monitor_name} was {self.monitor_value}{at}")
         if self._in_files and self._delete and _is_over(trainer):
