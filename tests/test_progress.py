@@ -559,39 +559,51 @@ def test_the_best_so_far_is_known_again_wherever_the_run_was_interrupted(tmp_pat
     assert again.journal.chain == one.journal.chain  # type: ignore[union-attr]
 
 
-def killed_at(run_dir: Path, file: Any, batch: int, **settings: Any) -> Trainer:
-    """A run without torch that dies without another word after a batch, three of them after its last snapshot."""
-
-    class Killed(BaseException):
-        pass
-
-    about = {"batches": range(4), "n_epochs": 3, "snapshot_every": "epoch", "run_dir": run_dir, **settings}
-    trainer = trainer_of(file=file, **about)
-    trainer.on(Events.on_train_batch_end, strike(Killed(), batch))
-    trainer._save_what_is_left = trainer._commit_failure = lambda error: None  # type: ignore[method-assign]
-    with pytest.raises(Killed):
-        trainer.run()
-    return trainer_of(file=file, **about)
+def lives(tmp_path: Path, mode: str, every: int | None) -> list[str]:
+    """What a process tells that is killed six batches after its last snapshot, and what the next one does."""
+    found = []
+    for end in ("SIGKILL", "done"):
+        command = arguments_of(mode, tmp_path / "run", end=end, every=every)
+        seen = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+        found.append(seen.stdout.removesuffix("the program goes on\n") + seen.stderr)
+    return found
 
 
 def test_what_a_dead_process_had_come_past_is_not_said_again(tmp_path: Path) -> None:
-    """C4, DESIGN 6: lines at points of the run are said once; the file of two lives reads as one."""
-    straight = io.StringIO()
-    about = {"batches": range(4), "n_epochs": 3, "validate_every": 2}
-    trainer_of(file=straight, **about).run()
-    file = io.StringIO()
-    killed_at(tmp_path / "run", file, 7, validate_every=2).run(resume_from="auto")
-    lines = [re.sub(r"  \S+ left", "", line) for line in file.getvalue().splitlines() if "resumed" not in line]
-    assert lines == [re.sub(r"  \S+ left", "", line) for line in straight.getvalue().splitlines()]
+    """C4: lines at points of the run are said once; those of two lives read as those of one."""
+
+    def without_times(text: str) -> list[str]:
+        lines = [line for line in text.splitlines() if not line.startswith("resumed")]
+        return [re.sub(r"  \S+ (left|batch/s)", "", line) for line in lines]
+
+    command = arguments_of("plain", tmp_path / "straight", every=1)
+    straight = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=True).stderr
+    first, second = lives(tmp_path, "plain", 1)
+    assert re.search("resumed at .* recorded transitions to re-execute", second)
+    assert without_times(first + second) == without_times(straight)
+
+
+def test_what_comes_by_time_says_that_it_is_done_again(tmp_path: Path) -> None:
+    """C4: for programs; it's about now."""
+    first, second = (list(map(json.loads, text.splitlines())) for text in lives(tmp_path, "json", None))
+    assert not any(line["again"] for line in first)
+    again = [line["again"] for line in second if line["event"] != "noticed"]
+    assert again == sorted(again, reverse=True)
+    assert set(again) == {True, False}
+    points = [
+        (line["event"], line["epoch"]) for line in first + second if line["event"] in ("validated", "epoch_ended")
+    ]
+    assert points == [(event, epoch) for epoch in (1, 2, 3) for event in ("validated", "epoch_ended")]
 
 
 def test_a_live_line_says_that_what_it_shows_is_done_again(tmp_path: Path) -> None:
-    killed_at(tmp_path / "run", io.StringIO(), 7)
-    file = Tty()
-    about = {"batches": range(4), "n_epochs": 3, "run_dir": tmp_path / "run"}
-    trainer_of("rich", file, progress={"print_every": None}, spent=1.0, **about).run(resume_from="auto")
-    again = {int(line.split("batch")[1].split("/")[0]) for line in drawn(file.getvalue()) if " again" in line}
-    assert again == {1, 2, 3}
+    command = arguments_of("plain", tmp_path / "run", end="SIGKILL")
+    subprocess.run(command, capture_output=True, cwd=ROOT, timeout=120, check=False)
+    seen = in_a_terminal(arguments_of("rich", tmp_path / "run"), columns=120)
+    shown_again = [line for line in drawn(seen.text) if re.match("(step|fetch) again +epoch 2/3", line)]
+    assert shown_again
+    batches = {int(line.split("batch")[1].split("/")[0]) for line in shown_again}
+    assert batches <= set(range(7))
 
 
 def test_a_display_has_no_say_in_whether_a_run_goes_on(tmp_path: Path) -> None:
@@ -770,7 +782,7 @@ def test_no_live_line_is_wider_than_its_terminal(mode: str, columns: int, monkey
     file = Tty()
     trainer_of(mode, file, clock=Clock(0.1), n_epochs=3, batches=range(30)).run()
     lines = [line for line in drawn(file.getvalue()) if not re.match(r"validation|epoch.*done", line)]
-    assert len(lines) > 20
+    assert len(lines) > 5
     assert max(map(len, lines)) < columns
 
 
@@ -1044,11 +1056,22 @@ class Seen:
 
     @property
     def lines(self) -> list[str]:
-        """Its lines as they stood at last: what was drawn over is gone."""
-        held = []
-        for line in plain_text(re.sub(r"[^\n]*\r\x1b\[2K", "", self.text.replace("\r\n", "\n"))).split("\n"):
-            held.append(line.rsplit("\r", 1)[-1].rstrip())
-        return [line for line in held if line]
+        """Its lines as they stood at last, on a screen that is high and wide enough."""
+        screen, row, column = [""], 0, 0
+        for code, text in re.findall(r"(\x1b\[[0-9;?]*[A-Za-z]|\r|\n)|([^\x1b\r\n]+)", self.text):
+            if code == "\r":
+                column = 0
+            elif code == "\n":
+                row += 1
+                screen += [""] * (row + 1 - len(screen))
+            elif code == "\x1b[2K":
+                screen[row] = ""
+            elif code.endswith("A"):
+                row -= int(code[2:-1] or 1)
+            elif not code:
+                screen[row] = screen[row][:column].ljust(column) + text + screen[row][column + len(text) :]
+                column += len(text)
+        return [line.rstrip() for line in screen if line.rstrip()]
 
 
 def in_a_terminal(command: list[str], columns: int = 80, **environ: str) -> Seen:
@@ -1082,19 +1105,21 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("mode", ["auto", "tqdm"])
+@pytest.mark.parametrize(
+    ("mode", "end", "workers"),
+    [*((mode, end, 0) for mode in ("auto", "tqdm") for end in ENDS), ("auto", "SIGINT", 2), ("tqdm", "error", 2)],
+)
 def test_however_a_run_ends_its_terminal_is_whole_and_its_last_line_stands_there(
-    mode: str, end: str, tmp_path: Path
+    mode: str, end: str, workers: int, tmp_path: Path
 ) -> None:
-    """K10, C4: with workers forked under the live line."""
-    seen = in_a_terminal(arguments_of(mode, tmp_path / "run", end=end, workers=2))
+    """K10, C4: with workers forked under the live line, too."""
+    seen = in_a_terminal(arguments_of(mode, tmp_path / "run", end=end, workers=workers))
     line, status = ENDS[end]
     assert seen.status == status, seen.text
     assert len(drawn(seen.text)) > 10, "nothing was drawn"
     assert whole(seen.text)
     assert any(held.startswith(line) for held in seen.lines), seen.lines
-    assert [held for held in seen.lines if re.search(r"left$", held)] == []  # no live line stayed behind
+    assert not any(held.endswith("left") for held in seen.lines), "a live line stayed behind"
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"CI": "true"}])
@@ -1130,15 +1155,16 @@ class Tmux:
 
     def start(self, columns: int, command: list[str]) -> None:
         quoted = " ".join(f"'{part}'" for part in command)
-        shell = f"cd '{ROOT}'; env -u CI PYTHONPATH='{os.environ.get('PYTHONPATH', '')}' {quoted}; echo status $?; cat"
-        self("new-session", "-d", "-x", str(columns), "-y", "24", shell)
+        path = os.environ.get("PYTHONPATH", "")
+        shell = f"trap : INT; cd '{ROOT}'; env -u CI PYTHONPATH='{path}' {quoted}; echo status $?; cat"
+        self("new-session", "-d", "-x", str(columns), "-y", "60", shell)
 
     @property
     def screen(self) -> list[str]:
         return [line.rstrip() for line in self("capture-pane", "-p").split("\n") if line.rstrip()]
 
     def wait_for(self, found: Any) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 30
         while not found():
             assert time.monotonic() < end, self.screen
             time.sleep(0.05)
@@ -1158,19 +1184,20 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
     ("columns", "line"),
     [
         (40, r"epoch 2/3  batch  \d+/12  loss 0\.\d+"),
-        (80, r"(step|fetch) +epoch 2/3  batch  \d+/12  loss 0\.\d+ +\d\.\d batch/s +0:\d\d left"),
+        (80, r"(step|fetch) +epoch 2/3  batch  \d+/12  (━+─+  )?loss 0\.\d+ +\d\.\d batch/s +0:\d\d left"),
         (
             120,
-            r"(step|fetch) +epoch 2/3  batch  \d+/12  ━+─+  loss 0\.\d+  mean#loss#dev 0\.\d+"
+            r"(step|fetch) +epoch 2/3  batch  \d+/12  ━+─+  loss 0\.\d+ +mean#loss#dev \S+"
             r" +\d\.\d batch/s +0:\d\d left",
         ),
     ],
+    ids=["40", "80", "120"],
 )
 def test_a_person_sees_one_line_that_fits_and_ctrl_c_gives_the_terminal_back(
     columns: int, line: str, tmux: Tmux, tmp_path: Path
 ) -> None:
     """K10, C4: at 40, 80 and 120 columns, in tmux, while the run stands still in its middle."""
-    tmux.start(columns, arguments_of("auto", tmp_path / "run", held=str(tmp_path), workers=2))
+    tmux.start(columns, arguments_of("auto", tmp_path / "run", held=str(tmp_path)))
     tmux.wait_for((tmp_path / "here").exists)
     tmux.wait_for(lambda: re.fullmatch(line, tmux.screen[-1]))
     tmux("send-keys", "C-c")

@@ -16,11 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import DataLoader
-
-from tachograph.engine import Events, Progress
+from tachograph.drivers import StubDriver
+from tachograph.engine import Events, Progress, Trainer
 from tachograph.engine.world import World
-from tests.toys import Indexed, Run
 
 
 class MeanLoss:
@@ -52,8 +50,30 @@ def end_by(trainer: Any, end: str) -> None:
         trainer.stop("enough")
     elif end == "error":
         raise ValueError("no good")
+    elif end == "SIGKILL":
+        while not any(trainer.run_dir.glob("snapshots/0*/COMMIT")):
+            time.sleep(0.01)
+        signal.raise_signal(signal.SIGKILL)
     elif end != "done":
         signal.raise_signal(signal.Signals[end])
+
+
+def without_torch(shown: Progress, **settings: Any) -> Trainer:
+    """A trainer that is there at once."""
+    driver = StubDriver(lambda batch, n: (batch + 1) / 10)
+    about = {"metrics": {"loss": MeanLoss()}, "validate_dataloaders": {"dev": [{"loss": 1}] * 3}}
+    return Trainer(None, driver, list(range(12)), None, callbacks=[shown], **about, **settings)
+
+
+def with_workers(shown: Progress, workers: int, **settings: Any) -> Trainer:
+    """A trainer whose loader has workers, which are forked under what is shown."""
+    from torch.utils.data import DataLoader
+
+    from tests.toys import Indexed, Run
+
+    about = {"metrics": {"loss": MeanLoss()}, "validate_dataloaders": {"dev": DataLoader(Indexed(6), batch_size=2)}}
+    loader = {"num_workers": workers}
+    return Run(n=24, loader=loader, callbacks=lambda run: [shown], **about, **settings).trainer
 
 
 def main(
@@ -66,31 +86,23 @@ def main(
         run_dir: the run directory; it goes on if there is a run.
         end: "done", "stop", "error", or a signal's name.
         at: the batch that it is held at, and ended at.
-        workers: of the loader.
+        workers: of the loader; none: without torch.
         held: a folder: there it says that it is held, and waits to be told to go on.
         every: of the progress.
     """
     ticks = itertools.count()
     shown = Progress(mode, every, monitor="mean", larger_better=False)
-    run = Run(
-        run_dir=run_dir,
-        n=24,
-        n_epochs=3,
-        loader={"num_workers": workers},
-        callbacks=lambda run: [shown],
-        metrics={"loss": MeanLoss()},
-        validate_dataloaders={"dev": DataLoader(Indexed(6), batch_size=2)},
-        snapshot_every=None,
-    )
-    run.trainer.world = World(timer=lambda: next(ticks) / 10)
+    about = {"run_dir": run_dir, "n_epochs": 3, "snapshot_every": "epoch"}
+    trainer = with_workers(shown, workers, **about) if workers else without_torch(shown, **about)
+    trainer.world = World(timer=lambda: next(ticks) / 10)
 
     def reached(trainer: Any) -> None:
         if held:
             hold(Path(held))
         end_by(trainer, end)
 
-    run.trainer.on(Events.on_train_batch_end(filter_fn=lambda f, t: t.global_forward_batches == at), reached)
-    run.run(resume_from="auto")
+    trainer.on(Events.on_train_batch_end(filter_fn=lambda f, t: t.global_forward_batches == at), reached)
+    trainer.run(resume_from="auto")
     print("the program goes on")
 
 

@@ -17,9 +17,8 @@ class Stream:
     """Writes text to a file, to a path, or to one of the standard streams as it is at the time.
 
     Args:
-        file: an open file; a path, which is opened when there is something to write, and appended to; or "stdout" or
-            "stderr" through `standard`.
-        standard: what None stands for.
+        file: an open file; a path, which is opened when there is something to write, and appended to; or None.
+        standard: what None stands for: "stdout" or "stderr".
     """
 
     def __init__(self, file: IO[str] | str | Path | None, standard: str = "stderr") -> None:
