@@ -146,8 +146,8 @@ class MoreEvaluate(Callback):
             self._top.go_on(trainer)
 
     def _do_what_is_due(self, trainer: Any) -> None:
-        if self._due:
-            self._evaluate(trainer)
+        if self._due and self._evaluated(trainer):  # what loggers heard of this transition was announced: tell it later
+            trainer.later(lambda: self._tell(trainer))
 
     def _check_watched(self, trainer: Any, sanity_check_res: dict[str, Any]) -> None:
         assert self._watched is not None
@@ -183,17 +183,26 @@ class MoreEvaluate(Callback):
     # -- the evaluation ------------------------------------------------------------------------------------
 
     def _evaluate(self, trainer: Any) -> None:
+        if self._evaluated(trainer):
+            self._tell(trainer)
+
+    def _evaluated(self, trainer: Any) -> bool:
+        """Evaluate; False if a signal came in between, and it is due still."""
         assert self.evaluator is not None
         self._due = True
         results = self.evaluator.run_until(trainer.interrupted)
         if results is None:
-            return
+            return False
         self._due = False
         self.results, self.count, self._since = results, self.count + 1, trainer.world.timer()
-        trainer.log({k: v for k, v in results.items() if isinstance(v, (int, float)) and not k.startswith("_")})
         if self._top.queue:
             self._top.save_topk(trainer, results)
             trainer.later(lambda: self._top.saver.sweep(trainer, self._top.queue.held))
+        return True
+
+    def _tell(self, trainer: Any) -> None:
+        told = {k: v for k, v in self.results.items() if isinstance(v, (int, float)) and not k.startswith("_")}
+        trainer.log(told)
 
     # -- memory --------------------------------------------------------------------------------------------
 
