@@ -28,6 +28,7 @@ class Due:
         self._fn = every if callable(every) else None
         self._all: tuple[Cadence, ...] = () if callable(every) else every
         self._after_step = tuple(c for c in self._all if type(c).after_step is not Cadence.after_step)
+        self._epochs_only = False
         self._parts = next((c for c in self._all if isinstance(c, Parts)), None)
         self._timed = min((c.every for c in self._all if isinstance(c, Seconds)), default=None)
         self._seconds = seconds
@@ -49,6 +50,15 @@ class Due:
                 "(500), updates ('100 updates') or time ('10min') instead"
             )
 
+    def only_between_epochs(self) -> bool:
+        """Be asked at epochs' ends only, since a loop of the user's own works off an epoch at once.
+
+        Returns:
+            Whether there would have been validations inside an epoch.
+        """
+        self._epochs_only = True
+        return self._fn is not None or bool(self._after_step) or self._timed is not None
+
     def after_step(self, trainer: Any, state: TrainerState, event: Stepped, recorded: Recorded) -> bool:
         """Say whether a validation follows the batch in work.
 
@@ -66,6 +76,8 @@ class Due:
 
     def at_epoch_end(self, state: TrainerState, event: Exhausted) -> bool:
         """Say whether a validation belongs to the end of the epoch in work."""
+        if self._epochs_only:  # whatever was due after the last batch, nobody has asked
+            return any(cadence.at_epoch_end(state, event) for cadence in self._all)
         return due_at_epoch_end(self._all, state, event)
 
     def _asked(self, trainer: Any, state: TrainerState, event: Stepped) -> bool:
