@@ -5,6 +5,8 @@ Everything loads with `torch.load(weights_only=True)`, and is only ever loaded s
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -91,7 +93,10 @@ def is_model(held: Any) -> bool:
 
 
 def mapped(value: Any, leaf: Callable[[torch.Tensor], Any]) -> Any:
-    """Copy a tree of plain containers with `leaf` applied to its tensors; other leaves stay what they are."""
+    """Copy a tree of plain containers with `leaf` applied to its tensors; other leaves stay what they are.
+
+    Dataclasses are containers too, unless they move themselves by a method `to`.
+    """
     if isinstance(value, torch.Tensor):
         return leaf(value)
     if isinstance(value, dict):
@@ -101,6 +106,11 @@ def mapped(value: Any, leaf: Callable[[torch.Tensor], Any]) -> Any:
         return type(value)(*(mapped(v, leaf) for v in value))
     if isinstance(value, (list, tuple)):
         return type(value)(mapped(v, leaf) for v in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "to"):
+        copied = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(copied, field.name, mapped(getattr(value, field.name), leaf))  # a frozen one too
+        return copied
     return value
 
 

@@ -22,7 +22,12 @@ def checked_metrics(metrics: Any) -> dict[str, Any]:
     """
     if not isinstance(metrics, Mapping) or not metrics:
         raise CallerError(f"metrics must be a dict name -> metric with one metric at least, not {metrics!r}")
+    first: dict[int, Any] = {}
     for name, metric in metrics.items():
+        if first.setdefault(id(metric), name) != name:
+            raise CallerError(
+                f"the metrics {first[id(metric)]!r} and {name!r} are one object, which would count every batch twice"
+            )
         if not isinstance(name, str):
             raise CallerError(f"the name of a metric must be a string, not {name!r}")
         if isinstance(metric, type):
@@ -91,7 +96,11 @@ def _inner(metric: Any) -> list[Any]:
     if not isinstance(held, Iterable):
         held = [getattr(metric, name) for name in _INNER if hasattr(metric, name)][:1]
     found = list(held)
-    return found if all(callable(getattr(one, "update", None)) for one in found) else []
+    return found if all(_is_metric(one) for one in found) else []
+
+
+def _is_metric(one: Any) -> bool:
+    return all(callable(getattr(one, method, None)) for method in ("update", "compute", "reset"))
 
 
 def computed(name: str, metric: Any, driver: Driver) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import io
 import warnings
@@ -316,6 +317,32 @@ def test_predictions_are_copies_that_later_batches_do_not_write_over() -> None:
     assert [outputs[0].item() for outputs in evaluator.predict()] == [1.0, 2.0]
 
 
+@dataclasses.dataclass(frozen=True)
+class Predicted:
+    scores: torch.Tensor
+    parts: list[Any]
+
+
+def test_predictions_in_dataclasses_are_copied_too_and_batches_in_them_are_moved() -> None:
+    """C5, T14."""
+
+    class Makes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.held = nn.Parameter(torch.zeros(1))
+
+        def predict_step(self, x: float) -> Predicted:
+            with torch.no_grad():
+                return Predicted(self.held.fill_(x), [{"x": self.held}])
+
+    model = Makes()
+    first, second = Evaluator(model, [{"x": 1.0}, {"x": 2.0}], {"v": Values()}, verbose=0).predict()
+    assert (first.scores.item(), first.parts[0]["x"].item(), second.scores.item()) == (1.0, 1.0, 2.0)
+    moved = TorchDriver(model, "meta").to_device(first)
+    assert (moved.scores.device.type, moved.parts[0]["x"].device.type) == ("meta", "meta")
+    assert first.scores.device.type == "cpu"
+
+
 def test_mappings_apply_to_predictions_but_what_predict_step_returns_is_left_as_it_is() -> None:
     """C5, T14."""
     settings = {"evaluate_input_mapping": {"z": "x"}, "evaluate_output_mapping": {"value": "said"}}
@@ -559,6 +586,7 @@ def test_two_results_of_one_name_are_refused() -> None:
         ({1: [1]}, {"m": Sum()}, "the name of an evaluation loader must be a string, not 1"),
         ([1], {1: Sum()}, "the name of a metric must be a string, not 1"),
         ([1], {"m": Sum}, "metric 'm' is the class Sum: give an object of it"),
+        ([1], {"a": (one := Sum()), "b": one}, "the metrics 'a' and 'b' are one object, which would count every batch"),
         ([1], {"m": object()}, "metric 'm' must have update, compute and reset; object lacks update"),
         ([1], [Sum()], "metrics must be a dict name -> metric with one metric at least"),
     ],
@@ -633,6 +661,19 @@ def test_a_metric_that_is_called_instead_of_updated_is_taken() -> None:
             return {"sum": self.n}
 
     assert standalone([1, 2], {"m": Called()}).run() == {"sum#m": 3}
+
+
+def test_a_metric_that_takes_all_and_holds_what_is_no_metric_is_given_everything() -> None:
+    """EV6."""
+
+    class Keeps(Sum):
+        metric: Any = {}
+        metrics = ("a", "b")
+
+        def update(self, **all: Any) -> None:  # type: ignore[override]
+            self.n += len(all)
+
+    assert standalone([{"a": 1}], {"m": Keeps()}).run()["n#m"] == 3
 
 
 def test_metrics_are_moved_to_where_the_model_is() -> None:

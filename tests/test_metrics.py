@@ -408,6 +408,7 @@ def test_accuracy_for_transformers_heeds_the_mask_and_leaves_out_what_has_no_lab
             "pred must have the shape of target, [3], or one more dimension",
         ),
         (Accuracy(), (torch.zeros(3, 2), torch.zeros(2)), "for the classes, not [3, 2]"),
+        (Accuracy(), (torch.zeros(2, 1), torch.zeros(2)), "pred of the shape [2, 1] has scores of one class only"),
         (Accuracy(), (torch.zeros(2, 3), torch.zeros(2, 3), torch.ones(3)), "seq_len must have the shape [2], not [3]"),
         (
             TransformersAccuracy(),
@@ -475,6 +476,12 @@ def test_classes_have_names_and_some_are_ignored() -> None:
         assert (results["pre"], results["rec"]) == pytest.approx((2 / 4, 2 / 4))
     by_number = fed(ClassifyFPreRecMetric(ignore_labels=[0]), (PRED, TARGET)).get_metric()
     assert by_number == {name: results[name] for name in ("f", "pre", "rec")}
+
+
+def test_classes_that_came_as_floats_are_the_same_classes() -> None:
+    """M4."""
+    floats = fed(ClassifyFPreRecMetric(only_gross=False), (torch.tensor(PRED).float(), torch.tensor(TARGET).float()))
+    assert floats.get_metric() == fed(ClassifyFPreRecMetric(only_gross=False), (PRED, TARGET)).get_metric()
 
 
 def test_padding_counts_for_nothing() -> None:

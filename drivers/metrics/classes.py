@@ -23,6 +23,11 @@ def classes_of(pred: Any, target: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """
     pred, target = torch.as_tensor(pred), torch.as_tensor(target)
     if pred.dim() == target.dim() + 1 and pred.shape[:-1] == target.shape:
+        if pred.shape[-1] == 1:
+            raise CallerError(
+                f"pred of the shape {list(pred.shape)} has scores of one class only, of which the highest is always "
+                "the same: give classes, pred.squeeze(-1) > 0 for example"
+            )
         return pred.argmax(-1), target.to(pred.device)
     if pred.shape == target.shape:
         return pred, target.to(pred.device)

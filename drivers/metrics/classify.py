@@ -58,7 +58,7 @@ class ClassifyFPreRecMetric(Metric):
             found, wanted = found[mask], wanted[mask]
         right = found == wanted
         parts = (wanted[right], found[~right], wanted[~right])
-        self._counts.add(*([c for c in part.tolist() if self._name(c) not in self._ignored] for part in parts))
+        self._counts.add(*([c for c in part.long().tolist() if self._name(c) not in self._ignored] for part in parts))
 
     def get_metric(self) -> dict[str, float]:
         """Return f, pre and rec, and those of each class if that is wanted."""

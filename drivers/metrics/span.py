@@ -74,7 +74,7 @@ class SpanFPreRecMetric(Metric):
             raise CallerError(f"target must have the shape [B, L], not {list(wanted.shape)}")
         mask = mask_of(seq_len, wanted)
         lengths = [wanted.shape[1]] * len(wanted) if mask is None else mask.sum(1).tolist()
-        for row, true, length in zip(found.tolist(), wanted.tolist(), lengths, strict=True):
+        for row, true, length in zip(found.long().tolist(), wanted.long().tolist(), lengths, strict=True):
             ours, theirs = self._spans(row[:length]), self._spans(true[:length])
             parts = (ours & theirs, ours - theirs, theirs - ours)
             self._counts.add(*([label for label, _, _ in part] for part in parts))
