@@ -8,6 +8,7 @@ import io
 import random
 import signal
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from importlib import import_module, resources
 from pathlib import Path
@@ -576,6 +577,25 @@ def test_a_run_in_which_nothing_is_wrong_warns_of_nothing(run_dir: Path, precisi
         trainer.run()
         end = fresh(3).run(resume_from="auto")
     assert (end.state, end.cur_epoch_idx) == ("done", 3)
+
+
+def test_batches_and_outputs_of_an_evaluation_are_released_after_it() -> None:
+    """N10: those of its last batch too."""
+    alive: list[Any] = []
+    left: list[int] = []
+
+    class Holds(Mean):
+        def update(self, predicted: Any, x: Any) -> None:  # type: ignore[override]
+            super().update(predicted)
+            alive.extend([weakref.ref(predicted), weakref.ref(x)])
+
+    loader = DataLoader(Indexed(6), batch_size=2)
+    run = Run(n=4, n_epochs=1, metrics={"m": Holds()}, validate_dataloaders=loader)
+    for moment in (Events.on_validate_end, Events.on_sanity_check_end):
+        run.trainer.on(moment, lambda trainer, results: left.append(sum(ref() is not None for ref in alive)))
+    run.run()
+    assert len(alive) == 2 * (2 + 3)
+    assert left == [0, 0]
 
 
 # -- typing ------------------------------------------------------------------------------------------------
