@@ -56,6 +56,9 @@ PARTLY: dict[str, str] = {
     "R51": "another number of ranks in a run; the samplers do it",
     "R58": "ranks; on one process, what isn't shared is read once",
     "SA5": "ranks in a run; the samplers do it",
+    "T1": "a `DistributedDataParallel`, which a driver of many processes takes",
+    "T5": "several devices, which are refused by a driver of one",
+    "T21": "what is meant for many processes, which changes nothing on one",
 }
 """Ids that tests show in part, and what waits."""
 
