@@ -25,6 +25,7 @@ import attrs
 from tachograph import drivers, engine, states
 from tachograph.engine import Callback, journal
 from tachograph.engine.callbacks.callback import MOMENTS
+from tachograph.engine.finders import FoundLR
 from tachograph.engine.listeners import Handle
 from tachograph.engine.replay import Replay
 from tachograph.engine.resume import ResumeReport
@@ -53,7 +54,11 @@ PAGES = (
 )
 HANDED_OUT: dict[str, tuple[tuple[type, str], ...]] = {
     # what isn't imported but met: the class, and where from
-    "trainer": ((State, "`trainer.state`"), (ResumeReport, "given to the listeners of `on_after_resume`")),
+    "trainer": (
+        (State, "`trainer.state`"),
+        (ResumeReport, "given to the listeners of `on_after_resume`"),
+        (FoundLR, "returned by `trainer.find_lr()`"),
+    ),
     "listening": ((Handle, "returned by `trainer.on(target, fn)`"),),
     "journal": (
         (Replay, "returned by `replay(run_dir)`"),
@@ -381,21 +386,25 @@ def table_of_errors() -> str:
 
 
 PURPOSES = (
-    # what a callback is for, by what is in its name; the first that fits counts
-    ("to keep and restore", r"Snapshot|Checkpoint|Save|LoadBest|Topk"),
-    ("to evaluate", r"Evaluat|Better"),
-    ("to end a run", r"Stop|Limit"),
-    ("to guard", r"Guard|Anomaly"),
-    ("to measure", r"Timer|Norm|Profil|\w+Monitor$"),
-    ("to optimise", r"LR|Sched|Warmup|Clip|EMA|Averag|Freez|Finder"),
-    ("to show and log", r"Progress|Rich|Raw|Tqdm|Log|CSV|TensorBoard|W[aA]ndB|Wandb|MLflow|Summary"),
+    # what a callback is for, by what is in its name, and the page that shows its use; the first that fits counts
+    ("to keep and restore", r"Snapshot|Checkpoint|Save|LoadBest|Topk", "checkpoints"),
+    ("to evaluate", r"Evaluat|Better", "evaluation"),
+    ("to end a run", r"Stop|Limit", "limits"),
+    ("to guard", r"Guard", "optimisation"),
+    ("to find out", r"Profil|Anomaly|Finder", "debugging"),
+    ("to measure", r"Timer|Norm|Summary|\w+Monitor$", "optimisation"),
+    ("to optimise", r"LR|Sched|Warmup|Clip|EMA|Averag|Freez", "optimisation"),
+    ("to show", r"Progress|Rich|Raw|Tqdm", "progress"),
+    ("to log", r"Log|CSV|TensorBoard|W[aA]ndB|Wandb|MLflow", "logging"),
+    ("for more", "", ""),
+    ("to build on", "$^", "listeners"),
 )
 
 
 def purpose_of(name: Name) -> str:
     if doc_of_name(name).first.startswith("The base of"):
         return "to build on"
-    return next((purpose for purpose, words in PURPOSES if re.search(words, name.name)), "for more")
+    return next(purpose for purpose, words, _ in PURPOSES if re.search(words, name.name))
 
 
 def table_of_callbacks() -> str:
@@ -403,12 +412,13 @@ def table_of_callbacks() -> str:
     found = [n for n in names().values() if isinstance(n.value, type) and issubclass(n.value, Callback)]
     found = [n for n in found if n.name == n.own and n.value is not Callback]
     lines = ["|  | callback | what it does |", "|---|---|---|"]
-    for purpose in (*(each for each, _ in PURPOSES), "for more", "to build on"):
+    for purpose, _, shown in PURPOSES:
+        label = f"[{purpose}]({shown}.md)" if (FOLDER.parent / f"{shown}.md").is_file() else purpose
         for i, name in enumerate(each for each in found if purpose_of(each) == purpose):
             others = ", ".join(f"`{o.name}`" for o in names().values() if o.own == name.name and o is not name)
             said = escaped(doc_of_name(name).first) + "." + (f" Also named {others}." if others else "")
-            label = "" if i else f"**{purpose}**"
-            lines.append(f"| {label} | [`{name.name}`](reference/{address_of(name)}) | {in_a_cell(said)} |")
+            link = f"[`{name.name}`](reference/{address_of(name)})"
+            lines.append(f"| {'' if i else f'**{label}**'} | {link} | {in_a_cell(said)} |")
     return "\n".join(lines) + "\n"
 
 
