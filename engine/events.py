@@ -6,6 +6,7 @@ lie inside *step* and inside the evaluator.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any, TypeVar
@@ -94,7 +95,10 @@ class Filter:
 
     def copy(self) -> Filter:
         """Return a filter with the same condition and no calls counted."""
-        return Filter(self.every, self.once, self.filter_fn, before=self.before, after=self.after)
+        other = copy.copy(self)
+        other.num_called = other.num_executed = 0
+        other._passes = other._test()  # it asks about the one that it was made by
+        return other
 
     def passes(self, trainer: Any) -> bool:
         """Count a call and say whether it goes through."""

@@ -318,7 +318,7 @@ def uneven(run_dir: Path, lengths: tuple[int, ...], says: int | None, **about: A
 @pytest.mark.parametrize("tail", ["flush", "carry", "drop"])
 @pytest.mark.parametrize("k", [1, 3])
 def test_epoch_batch_and_step_are_stored_and_not_divided(tmp_path: Path, k: int, tail: str, says: int | None) -> None:
-    """R53: lengths 5, 3, 7, unknown or wrongly said; stopped after each of the 15 steps."""
+    """SV3, R53: lengths 5, 3, 7, unknown or wrongly said; stopped after each of the 15 steps."""
     lengths = (5, 3, 7)
     about = {"accumulation_steps": k, "accumulation_tail": tail}
     straight = uneven(tmp_path / "straight", lengths, says, **about)

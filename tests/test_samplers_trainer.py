@@ -149,7 +149,7 @@ def test_a_loader_that_was_built_anew_resumes_as_one_that_was_built_so(tmp_path:
 
 
 def test_batches_that_were_only_fetched_ahead_are_trained_on_after_a_resume(tmp_path: Path) -> None:
-    """B8: interrupted after 4 batches with workers that fetch 6 ahead; the sampler's own count is no position."""
+    """SV5, B8: interrupted after 4 batches with workers that fetch 6 ahead; the sampler's own count is no position."""
     sampler = SAMPLERS["random batches"]()
     before = trained(tmp_path / "run", loader_over(sampler, workers=2), 4)
     after = trained(tmp_path / "run", loader_over(SAMPLERS["random batches"](), workers=2))

@@ -186,6 +186,49 @@ def test_a_function_without_a_filter_may_come_and_go_beside_one_with_a_filter_of
     assert heard == [4, 6]
 
 
+class Thrice(Filter):
+    """A filter of a user's own class, with a constructor of its own."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.first = first
+
+    def passes(self, trainer: Any) -> bool:
+        return super().passes(trainer) and self.first <= self.num_called < self.first + 3
+
+
+def test_a_filter_of_a_user_s_own_class_stays_one_in_each_subscription() -> None:
+    """F6: each counts for itself, by its own rule."""
+    heard: list[int] = []
+    thin = Thrice(4)
+
+    @thin
+    def note(trainer: Any) -> None:
+        heard.append(trainer.global_forward_batches)
+
+    for _ in range(2):
+        trainer = stub(range(9), n_epochs=1)
+        trainer.on(Events.on_train_batch_end, note)
+        trainer.run()
+    assert heard == [4, 5, 6] * 2
+    assert thin.num_called == 0
+
+
+@pytest.mark.xfail(
+    strict=True, reason="engine/trainer.py looks for listeners of events when a run begins, and not later"
+)
+def test_a_listener_that_comes_in_the_middle_of_a_run_is_given_whole_events() -> None:
+    """S3: also where nothing is recorded."""
+    rates: list[Any] = []
+    trainer = stub([1, 2, 3], n_epochs=1)
+    trainer.on(
+        Events.on_train_batch_end(once=1),
+        lambda trainer: trainer.add_callback_fn(Stepped, lambda trainer, event: rates.append(list(event.lr))),
+    )
+    trainer.run()
+    assert rates == [[0.1], [0.1]]
+
+
 # -- errors ------------------------------------------------------------------------------------------------
 
 
