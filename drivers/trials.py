@@ -32,7 +32,7 @@ class Trials(Captures):
     def untouched(self) -> Iterator[None]:
         self.model.to(self.device)
         built, source = self._built, self._source
-        with trying.buffers_kept(self.model), trying.data_kept(self._loader):
+        with trying.buffers_kept(self.model), trying.groups_kept(self.optimizers), trying.data_kept(self._loader):
             self._source = None  # what is read for a trial isn't read from there
             held = self.capture({})
             try:

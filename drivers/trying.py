@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,6 +41,25 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
             for module, name, buffer, value in held:
                 module._buffers[name] = buffer
                 buffer.copy_(value)
+
+
+@contextmanager
+def groups_kept(optimizers: Sequence[Any]) -> Iterator[None]:
+    """Run the body, and put back every parameter group: the same dict, and the same tensors where values are some."""
+    held = [(o, o.param_groups, [(group, _values(group)) for group in o.param_groups]) for o in optimizers]
+    try:
+        yield
+    finally:
+        for optimizer, groups, parts in held:
+            for group, values in parts:
+                group.clear()
+                group.update({key: value if was is None else value.copy_(was) for key, value, was in values})
+            optimizer.param_groups = groups
+
+
+def _values(group: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return (name, value, a copy of it if it is a tensor) of a parameter group."""
+    return [(k, v, v.detach().clone() if isinstance(v, torch.Tensor) else None) for k, v in group.items()]
 
 
 @contextmanager
@@ -147,4 +166,4 @@ def _streamed(loader: Any, size: int | None) -> Iterator[Any]:
             yield collate(held)
 
 
-__all__ = ["batches", "buffers_kept", "data_kept", "give_back_memory", "out_of_memory", "samples_in"]
+__all__ = ["batches", "buffers_kept", "data_kept", "give_back_memory", "groups_kept", "out_of_memory", "samples_in"]

@@ -259,13 +259,13 @@ def test_a_resumed_run_is_profiled_anew_and_a_profiler_may_come_and_go(tmp_path:
     straight.run()
     for callbacks, at in ((profiled, 3), (None, 6), (profiled, 99)):
         run = Run(run_dir=tmp_path / "run", callbacks=callbacks)
-        run.trainer.on(Events.on_train_batch_end, lambda t, at=at: t.global_forward_batches == at and t.interrupt(15))
+        run.trainer.on("fetch -> step", lambda t, at=at: t.global_forward_batches == at and t.interrupt(15))
         if at == 99:
             run.run(resume_from="auto")
         else:
             with pytest.raises(SystemExit):
                 run.run(resume_from="auto")
-    assert names(tmp_path / "run" / "profiles") == ["batch-000000002.json", "batch-000000008.json"]
+    assert names(tmp_path / "run" / "profiles") == ["batch-000000002.json", "batch-000000009.json"]
     assert run.chain == straight.chain
 
 

@@ -493,11 +493,18 @@ def test_a_callback_that_moves_rates_at_updates_is_not_asked() -> None:
     assert len(built(None, callbacks=Halve()).find_lr(num_batches=4).losses) == 4
 
 
-def test_weights_are_the_same_objects_after_a_trial() -> None:
-    """C8: what holds on to a parameter goes on holding it."""
+def test_weights_and_parameter_groups_are_the_same_objects_after_a_trial() -> None:
+    """C8: what holds on to a parameter, to a group or to a learning rate that is a tensor goes on holding it."""
     trainer = built(None)
+    optimizer = trainer.driver.optimizers[0]  # type: ignore[union-attr]
+    rate = optimizer.param_groups[0]["lr"] = torch.tensor(0.25)
+    groups, dicts = optimizer.param_groups, list(optimizer.param_groups)
     before = list(trainer.driver.model.parameters())  # type: ignore[union-attr]
     values = [p.detach().clone() for p in before]
     find_lr(trainer)
     assert [id(p) for p in trainer.driver.model.parameters()] == [id(p) for p in before]  # type: ignore[union-attr]
     assert equal(values, before)
+    assert optimizer.param_groups is groups
+    assert all(a is b for a, b in zip(groups, dicts, strict=True))
+    assert groups[0]["lr"] is rate
+    assert float(rate) == 0.25

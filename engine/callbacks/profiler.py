@@ -67,8 +67,9 @@ class Profiler(Callback):
             self._profiler = profiler
 
     def on_train_batch_end(self, trainer: Any) -> None:
-        self._batches = trainer.global_forward_batches
-        self._profiler.step()
+        if self._profiler is not None:  # a run may be resumed between the two
+            self._batches = trainer.global_forward_batches
+            self._profiler.step()
 
     def on_train_end(self, trainer: Any) -> None:
         if self._profiler is not None:
