@@ -7,6 +7,7 @@ is made, no moment is heard, and training goes on as if they hadn't been.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tachograph.drivers import Driver
@@ -21,12 +22,14 @@ class ByHand:
 
     Attributes:
         evaluator: what validates; None without metrics.
+        within: what every evaluation of this trainer runs in; see `Passes`.
     """
 
     # what the other parts of a trainer bring
     driver: Driver | None
 
     evaluator: Evaluator | None = None
+    within: list[Callable[[], AbstractContextManager[Any]]]
     _passes: Passes | None = None
     _evaluation: dict[str, Any]  # how this trainer evaluates: what `Evaluator` takes
 
@@ -75,8 +78,7 @@ class ByHand:
         given = self.evaluator.metrics if metrics is None else metrics  # type: ignore[union-attr]
         how = {**self._evaluation, "mode": "test", "verbose": verbose}
         evaluator = Evaluator(dataloaders=dataloaders, metrics=given, driver=self.driver, **how)
-        if self.evaluator is not None:
-            evaluator.within = self.evaluator.within  # the weights that a callback has put in place for a validation
+        evaluator.within = self.within
         try:
             return evaluator.run(num_eval_batch_per_dl)
         finally:
@@ -118,6 +120,7 @@ class ByHand:
                 output_mapping=how["output_mapping"],
                 eval_mode=how["model_use_eval_mode"],
             )
+            self._passes.within = self.within
         return self._passes
 
     def _forget_loaders(self, evaluator: Evaluator) -> None:

@@ -88,9 +88,11 @@ class Evaluations(ByHand):
             "model_use_eval_mode": given["model_use_eval_mode"],
             "use_dist_sampler": given["use_eval_dist_sampler"],
         }
+        self.within = []
         if metrics is None:
             return None
         evaluator = Evaluator(dataloaders=loaders, metrics=metrics, driver=driver, **self._evaluation)
+        evaluator.within = self.within
         evaluator.before_batch = lambda batch: self._hear_inside("on_validate_batch_begin", batch)
         evaluator.after_batch = lambda: self._hear_inside("on_validate_batch_end")
         return evaluator

@@ -50,11 +50,6 @@ class Evaluator(Passes):
             model's method), `model_wo_auto_param_call`, `progress_bar` ("auto": a live line in a terminal, "rich",
             "plain", None); `use_dist_sampler` and `output_from_new_proc` are accepted.
 
-    Attributes:
-        within: what each evaluation runs in: functions that make a context manager, entered in their order. A callback
-            that evaluates other weights than those that are trained adds one.
-        batch_ids: after an error, the sample ids of the batch that it struck; None where they aren't known.
-
     Raises:
         CallerError: an argument can't be used; the message says what would be.
     """

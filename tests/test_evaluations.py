@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from tachograph.drivers import MatchFault, StubDriver, choose_driver
 from tachograph.drivers.single import TorchDriver
-from tachograph.engine import Callback, Evaluator, Events, Trainer
+from tachograph.engine import EMA, Callback, Evaluator, Events, Trainer
 from tachograph.engine.callbacks.callback import MOMENTS
 from tachograph.engine.pass_progress import PassProgress
 from tachograph.states.errors import CallerError
@@ -243,8 +243,7 @@ def test_a_test_is_made_with_the_mappings_the_step_and_the_weights_of_a_validati
         yield
         trainer.driver.model.weight.data.div_(2)  # type: ignore[union-attr]
 
-    assert trainer.evaluator is not None
-    trainer.evaluator.within.append(doubled)
+    trainer.within.append(doubled)
     assert trainer.validate() == trainer.test([{"z": 7}]) == {"v": [["test_step", 7, 2.0]]}
 
 
@@ -371,6 +370,28 @@ def test_a_prediction_that_cannot_be_made_is_refused(predict: Callable[[Any], An
     with pytest.raises(CallerError) as caught:
         predict(stub([1]))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_averaged_weights_predict_and_test_also_where_nothing_is_validated(validates: bool) -> None:
+    """C5: as they validate."""
+    own = {"metrics": {"v": Values()}, "validate_dataloaders": [{"x": 1}]}
+    given = own if validates else dict.fromkeys(own)
+    model = Weighs()
+    trainer = trainer_of(model, callbacks=EMA(0.5), n_epochs=2, **given)
+    trainer.run()
+    now = model.weight.item()
+    (outputs,) = trainer.predict([{"x": 1}])
+    assert outputs["value"] != now
+    assert trainer.test([{"x": 1}], {"v": Values()}) == {"v": [outputs["value"]]}
+    assert model.weight.item() == now
+
+
+class Weighs(Says):
+    """Says its weight."""
+
+    def forward(self, x: Any) -> dict[str, Any]:
+        return {"value": self.weight.item(), "loss": self.weight.sum()}
 
 
 def test_loaders_that_came_for_one_evaluation_are_let_go_of() -> None:

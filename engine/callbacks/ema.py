@@ -67,8 +67,8 @@ class EMA(Callback):
     def on_after_trainer_initialized(self, trainer: Any, driver: Driver) -> None:
         self._trainer = trainer
         self._held = driver.averages(buffers=self._buffers == "average")
-        if self._evaluate and trainer.evaluator is not None:
-            trainer.evaluator.within.append(self._held.applied)
+        if self._evaluate:
+            trainer.within.append(self._held.applied)
 
     def on_train_begin(self, trainer: Any) -> None:
         self._refuse_applied("train")

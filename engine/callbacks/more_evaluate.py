@@ -113,8 +113,7 @@ class MoreEvaluate(Callback):
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         loaders, metrics, more = self._asked
         self.evaluator = Evaluator(None, loaders, metrics, driver, **more)
-        if trainer.evaluator is not None:
-            self.evaluator.within = trainer.evaluator.within  # the same weights, whoever has them use others
+        self.evaluator.within = trainer.within  # the same weights, whoever has them use others
         if self._watched is not None:
             self._watched.take_monitor_of(trainer)
             check_validates(trainer, type(self).__name__)
