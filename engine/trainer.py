@@ -319,6 +319,11 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         self._limits.n_batches = arguments.limit(value, "n_batches")
 
     @property
+    def seconds(self) -> float:
+        """How long the run has been at work, in all its lives."""
+        return self._limits.seconds
+
+    @property
     def max_time(self) -> float | None:
         """The limit in seconds, over all runs; None means none. May be set between runs, as a number or "2h"."""
         return self._limits.max_time

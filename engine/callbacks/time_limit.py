@@ -38,7 +38,7 @@ class TimeLimit(Callback):
         setattr(self, moment, self._look)  # only the one moment is heard
 
     def _look(self, trainer: Any) -> None:
-        if trainer._limits.seconds >= self.seconds:
+        if trainer.seconds >= self.seconds:
             trainer.stop(f"TimeLimit: {self.seconds:g} seconds are over")
 
     def on_after_resume(self, trainer: Any, report: Any) -> None:
