@@ -56,7 +56,7 @@ class CSVLogger(Logger):
         if self._fd is None:
             self._append_to_file()
         assert self._fd is not None
-        append(self._fd, _lines([[_text(row[name]) if name in row else "" for name in self._columns]]))
+        append(self._fd, _lines([[row.get(name, "") for name in self._columns]]))
 
     def close(self) -> None:
         if self._fd is not None:
@@ -94,10 +94,6 @@ class CSVLogger(Logger):
             temporary.unlink(missing_ok=True)
             raise
         self._columns = columns
-
-
-def _text(value: Any) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
 
 
 def _lines(rows: list[list[Any]]) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from numbers import Integral, Real
@@ -108,7 +108,7 @@ class Logger(Callback):
     def _forget(self) -> None:
         self._rows: dict[int, dict[str, Any]] = {}  # those that may get more values
         self._windows = Windows()
-        self._lr: list[float] = []
+        self._lr: Sequence[float] = ()
         self._written: int | None = None  # the last step whose row is complete and was written; -1: none yet
         self._open = self._changed = self._failed = False
         self._run = uuid.uuid4().hex  # whose log it is, where no run directory says it
@@ -181,17 +181,21 @@ class Logger(Callback):
         self._ready(trainer)
 
     def _stepped(self, trainer: Any, event: Stepped) -> None:
-        state, every = trainer.trainer_state, self.log_every
-        if every:
-            windows, on_batch = self._windows, self.step_on == "batch"
-            windows.batch(state.seq, event.loss)
-            if event.late:
-                windows.arrive([event.late])
-            self._lr = list(event.lr)
-            if on_batch or event.closed:
-                self._close_window(trainer, event.skipped and not on_batch)
+        if self.log_every:
+            self._lr = event.lr
+            on_batch = self.step_on == "batch"
+            closed, skipped = on_batch or event.closed, event.skipped and not on_batch
+            if not (closed and not skipped and self._now(trainer) % self.log_every and self._windows.took(event.loss)):
+                self._count(trainer, event, closed, skipped)
         if self._rows:
             self._drain(trainer)
+
+    def _count(self, trainer: Any, event: Stepped, closed: bool, skipped: bool) -> None:
+        self._windows.batch(trainer.trainer_state.seq, event.loss)
+        if event.late:
+            self._windows.arrive([event.late])
+        if closed:
+            self._close_window(trainer, skipped)
 
     def _exhausted(self, trainer: Any, event: Exhausted) -> None:
         if self.log_every:

@@ -31,6 +31,13 @@ class Windows:
         if loss is not None:
             self._losses[seq] = loss
 
+    def took(self, loss: float | None) -> bool:
+        """Take a window of one batch whose loss is at hand, if that's all there is to it: the common case."""
+        if loss is None or self._open or self._closed:
+            return False
+        self._sum, self._n = self._sum + loss, self._n + 1
+        return True
+
     def arrive(self, late: Iterable[Any]) -> None:
         """Take losses that have arrived: `[seq, loss]` each."""
         for seq, loss in late:
