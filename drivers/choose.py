@@ -35,7 +35,8 @@ def choose_driver(driver: str | Driver, model: Any = None, device: Any = None, *
         options: what the driver's constructor takes beside these.
 
     Raises:
-        CallerError: the name isn't known, or the driver refuses its arguments.
+        CallerError: the name isn't known, the driver refuses its arguments, or several processes were launched (as
+            torchrun does) for "auto".
     """
     if isinstance(driver, Driver):
         if driver.model is None:
@@ -45,12 +46,29 @@ def choose_driver(driver: str | Driver, model: Any = None, device: Any = None, *
         raise CallerError(f"driver must be a name or a Driver, not {type(driver).__name__}")
     if driver not in DRIVERS:
         raise CallerError(f"there is no driver {driver!r}. {nearest(driver, DRIVERS)}")
+    _check_launch(driver)
     device = _visible(device)
     if isinstance(device, (list, tuple)) or (type(device) is int and device == -1):
         raise CallerError(
             f"device={device!r} asks for a process on each device, which driver={driver!r} doesn't start: give one"
         )
     return DRIVERS[driver](model, device, **options)
+
+
+def _check_launch(driver: str) -> None:
+    """Tell one of several processes that its training is nobody else's: each would train, and write, all there is."""
+    launched = os.environ.get("WORLD_SIZE", "").strip() or "1"
+    if launched == "1":
+        return
+    if driver == "auto":
+        raise CallerError(
+            f"WORLD_SIZE={launched}: so many processes were launched to train together, for which there is no driver. "
+            "Launch one, or give driver='torch' for trainings of their own"
+        )
+    warnings.warn(
+        f"WORLD_SIZE={launched}, and driver={driver!r} trains in one process: each trains by itself, on all data",
+        stacklevel=4,
+    )
 
 
 def _visible(device: Any) -> Any:

@@ -86,6 +86,19 @@ def test_a_gpu_that_the_environment_hides_is_replaced_by_the_cpu_with_a_word(
         build(device=None)
 
 
+def test_one_of_several_processes_is_told_that_it_trains_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """T2, T5: two trainings that don't know of each other look like one that is spread."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(CallerError, match="WORLD_SIZE=2: so many processes were launched to train together, for which"):
+        build(driver="auto", device=None)
+    with pytest.warns(UserWarning, match="WORLD_SIZE=2, and driver='torch' trains in one process: each trains by it"):
+        build()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build(driver="auto")
+
+
 def test_a_data_parallel_model_is_one_process_and_is_trained() -> None:
     """T1."""
     inner = Regression()
