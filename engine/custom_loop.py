@@ -62,7 +62,7 @@ class CustomLoop:
     def run(self, trainer: Any) -> None:
         """Work off one epoch."""
         check = Check(trainer, LOOP, "train_batch_loop") if self._first else None
-        loader = trainer.train_dataloader
+        loader = trainer._debug.loader(trainer)
         if self._first:
             self._check_validations(trainer)
         self.loop.run(trainer, loader if trainer._num_train < 0 else Truncated(loader, trainer._num_train))

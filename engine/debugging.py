@@ -70,6 +70,10 @@ class Debugging:
         names = list(loaders) if isinstance(loaders, Mapping) else [""]
         return dict.fromkeys(names, Kept(trainer, self.overfit))
 
+    def loader(self, trainer: Any) -> Any:
+        """Return what a loop of the user's own goes over: the training loader, or what is kept of it."""
+        return Kept(trainer, self.overfit) if self.overfit else trainer.train_dataloader
+
     def ready(self, driver: Driver) -> None:
         """Tell a driver that has its loader what concerns it."""
         if self.overfit:
@@ -174,7 +178,7 @@ def _options(value: Any) -> dict[str, Any] | None:
 
 
 class Kept:
-    """The batches that a trainer overfits, as a validation loader.
+    """The batches that a trainer overfits, as a loader.
 
     Args:
         trainer: whose.

@@ -218,6 +218,23 @@ def test_validating_on_what_is_trained_on_does_not_move_training(tmp_path: Path,
     assert plain.generators == run.generators
 
 
+def test_a_loop_of_ones_own_is_given_the_batches_that_are_kept() -> None:
+    """T19."""
+
+    class Loop:
+        def run(self, trainer: Any, train_dataloader: Any) -> None:
+            for batch in train_dataloader:
+                Trainer._default_step(trainer, batch)
+                trainer.batch_idx_in_epoch += 1
+                trainer.global_forward_batches += 1
+
+    usual, run = Run(overfit_batches=2), Run(overfit_batches=2)
+    usual.run()
+    run.trainer.train_batch_loop = Loop()
+    assert run.run().global_forward_batches == 4
+    assert run.model.seen == usual.model.seen
+
+
 def test_overfitting_is_fixed_for_a_run(tmp_path: Path) -> None:
     """T19: a resume with another number is refused, and nothing is changed."""
     run = Run(run_dir=tmp_path / "run", overfit_batches=2, n_epochs=1)
@@ -338,7 +355,7 @@ def test_the_limits_are_recorded_as_what_they_come_to(tmp_path: Path) -> None:
 
 
 def test_a_stop_that_is_asked_for_too_early_waits_and_is_said_once() -> None:
-    """Part C item 1: min_epochs."""
+    """C1: min_epochs."""
     notices = Notices()
     trainer = stub(n_epochs=9, min_epochs=2, callbacks=notices)
     trainer.on(Events.on_train_batch_end, lambda trainer: trainer.stop("enough"))
@@ -350,7 +367,7 @@ def test_a_stop_that_is_asked_for_too_early_waits_and_is_said_once() -> None:
 
 
 def test_a_stop_that_is_asked_for_late_enough_is_heeded_at_once() -> None:
-    """Part C item 1."""
+    """C1."""
     trainer = stub(n_epochs=9, min_epochs=1)
     stop_at(Events.on_train_batch_end, 4)(trainer)
     end = trainer.run()
@@ -358,7 +375,7 @@ def test_a_stop_that_is_asked_for_late_enough_is_heeded_at_once() -> None:
 
 
 def test_early_stopping_waits_for_the_least_epochs() -> None:
-    """Part C item 1: at the end of the last of them it stops as it does without."""
+    """C1: at the end of the last of them it stops as it does without."""
     scores = [3.0, 2.0, 1.0, 0.5, 0.2, 0.1]
     for least, epochs in [(0, 2), (2, 2), (4, 4)]:
         trainer = validated(scores, min_epochs=least, callbacks=EarlyStopping("score", patience=1))
@@ -373,7 +390,7 @@ def test_early_stopping_waits_for_the_least_epochs() -> None:
 
 @pytest.mark.parametrize("kill_at", [4, 7])
 def test_a_stop_that_waits_is_not_forgotten_over_a_resume(tmp_path: Path, kill_at: int) -> None:
-    """Part C item 1: killed before and after the wish, it ends where the straight run does, and says it once."""
+    """C1: killed before and after the wish, it ends where the straight run does, and says it once."""
 
     class Once(Callback):
         def on_train_batch_end(self, trainer: Any) -> None:
@@ -406,7 +423,7 @@ def test_a_stop_that_waits_is_not_forgotten_over_a_resume(tmp_path: Path, kill_a
 
 
 def test_signals_limits_and_errors_do_not_wait_for_the_least_epochs() -> None:
-    """Part C item 1."""
+    """C1."""
     signalled = stub(n_epochs=9, min_epochs=5)
     signalled.on(Events.on_train_batch_end(once=2), lambda trainer: trainer.interrupt(signal.SIGTERM))
     with pytest.raises(SystemExit):
@@ -421,7 +438,7 @@ def test_signals_limits_and_errors_do_not_wait_for_the_least_epochs() -> None:
 
 
 def test_fewer_least_epochs_at_a_resume_let_the_wish_through(tmp_path: Path) -> None:
-    """Part C item 1: min_epochs may be changed, and is recorded."""
+    """C1: min_epochs may be changed, and is recorded."""
     trainer = stub(n_epochs=9, min_epochs=6, run_dir=tmp_path / "run", snapshot_every=1)
     stop_at(Events.on_train_batch_end, 2, "enough")(trainer)
     trainer.on(
