@@ -26,6 +26,7 @@ from tachograph.engine.callbacks.loggers.rank import rank
 from tachograph.states.errors import CallerError
 from tests.jobs.forks import Forks
 from tests.jobs.logged_job import BACKENDS, build, logger_of, store_of
+from tests.jobs.logged_job import at as at_call
 from tests.toys import Run, equal, sides, stub
 
 Values = list[tuple[int, str, Any]]
@@ -265,6 +266,27 @@ def test_a_run_that_is_stopped_anywhere_and_goes_on_has_the_log_of_the_straight_
     trainer.n_batches = 15
     trainer.run()
     assert once(log_of(tmp_path / "same", backend)) == straight
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_a_run_that_is_interrupted_within_a_validation_logs_it_once_it_goes_on(tmp_path: Path, at: int) -> None:
+    """R56: what was logged of a validation that was given up is forgotten with it."""
+
+    def run(name: str, interrupted: bool = False, **how: Any) -> Lines:
+        logger = Lines([])
+        trainer = build(tmp_path / name, [CSVLogger(), logger], validate_every=3)
+        trainer.on("on_validate_batch_end", lambda t: t.log(inside_validation=t.global_forward_batches))
+        if interrupted:
+            trainer.on("on_validate_batch_end", at_call(at, lambda t: t.interrupt(15)))
+        trainer.run(num_eval_sanity_batch=0, **how)
+        return logger
+
+    run("straight")
+    with pytest.raises(SystemExit):
+        run("run", interrupted=True)
+    assert run("run", resume_from="auto").lines[-1] == "close finished"
+    straight, again = (tmp_path / name / "logs" / "csv" / "metrics.csv" for name in ("straight", "run"))
+    assert again.read_bytes() == straight.read_bytes()
 
 
 @backends()
@@ -579,6 +601,7 @@ def test_mlflow_keeps_a_database_in_the_run_directory_by_default(
 ) -> None:
     """C4."""
     pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
     from mlflow import MlflowClient
 
     from tachograph.engine import MLflowLogger
