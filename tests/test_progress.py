@@ -379,6 +379,7 @@ def test_evaluations_slow_no_rate_but_put_off_the_end() -> None:
     assert lines[0] == "epoch 1/4  batch 1/2  loss 0.5  2.0 batch/s  0:03 left"
     # an epoch: a second of training, two of evaluation
     assert lines[3] == "epoch 1/4  loss 0.5  2.0 batch/s  0:09 left  done"
+    assert all("  2.0 batch/s" in line for line in lines if line.startswith("epoch"))
 
 
 def test_the_rate_follows_what_is_true_now_and_the_first_batches_count_as_they_are() -> None:
@@ -559,11 +560,20 @@ def test_the_best_so_far_is_known_again_wherever_the_run_was_interrupted(tmp_pat
     assert again.journal.chain == one.journal.chain  # type: ignore[union-attr]
 
 
+def test_a_fork_knows_what_was_best_where_it_began_and_nothing_of_what_came_after(tmp_path: Path) -> None:
+    """K10."""
+    scored(tmp_path / "run", io.StringIO()).run()
+    first = min((tmp_path / "run" / "snapshots").iterdir())
+    file = io.StringIO()
+    scored(tmp_path / "fork", file).run(resume_from=first)
+    assert said(file.getvalue())[0] == "+++ validation 2 after batch 2: score 5  (best so far, before 3)"
+
+
 def lives(tmp_path: Path, mode: str, every: int | None) -> list[str]:
-    """What a process tells that is killed six batches after its last snapshot, and what the next one does."""
+    """What a process tells that is killed eleven batches after its last snapshot, and what the next one does."""
     found = []
     for end in ("SIGKILL", "done"):
-        command = arguments_of(mode, tmp_path / "run", end=end, every=every)
+        command = arguments_of(mode, tmp_path / "run", end=end, at=26, every=every)
         seen = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
         found.append(seen.stdout.removesuffix("the program goes on\n") + seen.stderr)
     return found
@@ -597,13 +607,13 @@ def test_what_comes_by_time_says_that_it_is_done_again(tmp_path: Path) -> None:
 
 
 def test_a_live_line_says_that_what_it_shows_is_done_again(tmp_path: Path) -> None:
-    command = arguments_of("plain", tmp_path / "run", end="SIGKILL")
+    command = arguments_of("plain", tmp_path / "run", end="SIGKILL", at=26)
     subprocess.run(command, capture_output=True, cwd=ROOT, timeout=120, check=False)
     seen = in_a_terminal(arguments_of("rich", tmp_path / "run"), columns=120)
     shown_again = [line for line in drawn(seen.text) if re.match("(step|fetch) again +epoch 2/3", line)]
     assert shown_again
     batches = {int(line.split("batch")[1].split("/")[0]) for line in shown_again}
-    assert batches <= set(range(7))
+    assert batches <= set(range(3, 13))
 
 
 def test_a_display_has_no_say_in_whether_a_run_goes_on(tmp_path: Path) -> None:

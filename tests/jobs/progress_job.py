@@ -92,7 +92,7 @@ def main(
     """
     ticks = itertools.count()
     shown = Progress(mode, every, monitor="mean", larger_better=False)
-    about = {"run_dir": run_dir, "n_epochs": 3, "snapshot_every": "epoch"}
+    about = {"run_dir": run_dir, "n_epochs": 3, "snapshot_every": 15}
     trainer = with_workers(shown, workers, **about) if workers else without_torch(shown, **about)
     trainer.world = World(timer=lambda: next(ticks) / 10)
 

@@ -56,9 +56,8 @@ class RichLine(Display):
             from rich.console import Console
             from rich.live import Live  # noqa: F401 - its import belongs between these two lines as well
 
-            random.setstate(
-                before
-            )  # rich's import draws from Python's generator, and when that is is the clock's affair
+            # the import of rich draws from Python's generator, and when that happens is the clock's affair
+            random.setstate(before)
             self._console = Console(file=self.stream, force_terminal=True, force_jupyter=False)  # type: ignore[arg-type]
         return self._console
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from typing import Any
 
@@ -57,10 +56,7 @@ def _spaced(text: str) -> str:
 
 
 def _bar_class() -> Any:
-    before = random.getstate()
     from tqdm import tqdm
-
-    random.setstate(before)
 
     class Bar(tqdm):  # type: ignore[misc, type-arg]
         monitor_interval = 0  # no thread
