@@ -23,6 +23,7 @@ from tachograph.engine import (
     CheckpointCallback,
     EarlyStopping,
     Events,
+    ExecuteOnBetter,
     LoadBestModel,
     SaveFault,
     Saver,
@@ -499,6 +500,24 @@ def test_the_best_is_saved_with_the_weights_that_were_evaluated(run_dir: Path) -
     assert equal(list(torch.load(folder / "model-last" / "model.pt", weights_only=True).values()), run.weights)
 
 
+def test_training_does_not_notice_that_anything_is_saved(tmp_path: Path) -> None:
+    """K2, K4, K13: weights, generators and chain; the last model is what was trained, whatever the best was."""
+
+    def everything_there_is(run: Run) -> list[Any]:
+        regular = {"every_n_epochs": 1, "every_n_batches": 2, "last": True}
+        trainers = Checkpoint(every_n_batches=5, topk=2, save_object="trainer")
+        return [LoadBestModel(), Checkpoint(**regular), trainers, ExecuteOnBetter(execute_fn=lambda: None)]
+
+    plain = learning(lambda run: [], tmp_path / "plain")
+    plain.run()
+    run = learning(everything_there_is, tmp_path / "run")
+    run.run()
+    last = torch.load(tmp_path / "run" / "checkpoints" / "model-last" / "model.pt", weights_only=True)
+    assert equal(list(last.values()), plain.weights)
+    assert run.generators == plain.generators
+    assert run.chain == plain.chain
+
+
 # -- whole trainers ----------------------------------------------------------------------------------------
 
 
@@ -699,7 +718,12 @@ def test_a_checkpoint_can_be_added_to_a_run_that_had_none_and_taken_from_one_tha
     saving(tmp_path / "b").run(resume_from="auto")
 
 
-def test_with_fewer_to_keep_the_best_of_them_stay(tmp_path: Path) -> None:
+def test_with_fewer_to_keep_the_best_of_them_and_the_newest_stay(tmp_path: Path) -> None:
+    """K2: the settings of now."""
+    saving(tmp_path / "regular", Checkpoint(every_n_epochs=1), n_epochs=4).run()
+    again = saving(tmp_path / "regular", Checkpoint(every_n_epochs=1, keep_last=2), n_epochs=5)
+    again.run(resume_from="auto")
+    assert names(tmp_path / "regular" / "checkpoints") == ["model-epoch_4", "model-epoch_5"]
     saving(tmp_path / "run", Checkpoint(topk=4, monitor="score"), n_epochs=5).run()
     again = saving(tmp_path / "run", Checkpoint(topk=1, monitor="score"))
     again.run(resume_from="auto")

@@ -127,8 +127,7 @@ class Checkpoint(Callback):
         self._go_on(trainer)
 
     def _go_on(self, trainer: Any) -> None:
-        there = self._top.go_on(trainer)
-        self._regular = [name for name in self._regular if name in there]
+        self._regular = [saved.name for saved in self._top.go_on(trainer) if saved.kind == "regular"]
         self._since = trainer.world.timer()
 
     # -- what is saved when --------------------------------------------------------------------------------
@@ -137,12 +136,14 @@ class Checkpoint(Callback):
         batches = trainer.trainer_state.global_forward_batches
         by_count = self.every_n_batches is not None and batches % self.every_n_batches == 0
         if by_count or self._time_is_over(trainer):
-            self._save_regular(trainer, f"{_where(trainer)}")
+            self._save_regular(trainer, _where(trainer))
         self._sweep(trainer)
 
     def _time_is_over(self, trainer: Any) -> bool:
+        if self._seconds is None:
+            return False
         now = trainer.world.timer()
-        if self._seconds is None or now - (self._since or 0.0) < self._seconds:
+        if now - (self._since or 0.0) < self._seconds:
             return False
         self._since = now
         return True
@@ -174,6 +175,8 @@ class Checkpoint(Callback):
         self._save(trainer, name, "regular", lambda place: self._saved(trainer, place.name))
 
     def _saved(self, trainer: Any, name: str) -> None:
+        if self.keep_last is None and not self._top.saver.superseded:
+            return  # nobody asks for them
         self._regular = [*(held for held in self._regular if held != name), name]
         while self.keep_last is not None and len(self._regular) > self.keep_last:
             self._top.saver.remove(trainer, self._regular.pop(0))
@@ -186,12 +189,10 @@ class Checkpoint(Callback):
     # -- memory --------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing where nothing was saved, so that a checkpoint can be added to a run that had none."""
-        held = self._top.state_dict() if self._top.queue else {}
-        return {**held, "regular": list(self._regular)} if held or self._regular else {}
+        """Return the table of the best; nothing where there is none. The other saves tell of themselves on the disk."""
+        return self._top.state_dict() if self._top.queue else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._regular = list(state["regular"])
         self._top.load_state_dict(state)
 
 

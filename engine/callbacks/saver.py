@@ -171,16 +171,16 @@ class Saver:
                 snapshots.settle(path.with_name(path.name.removeprefix(prefix)))
                 files.remove_tree(path)
 
-    def go_on(self, trainer: Any) -> set[str]:
+    def go_on(self, trainer: Any) -> list[Saved]:
         """Stand where a run begins or goes on: put the folder right, and look for what an earlier life made past here.
 
         Returns:
-            The names of this run's saves that count here.
+            This run's saves that count here, in the order they were made.
         """
         self.tidy(trainer)
-        there, now = self.written(trainer), trainer.trainer_state.seq
-        self.superseded = {s.name: s.seq for s in there.values() if s.seq > now and s.kind in _COUNTED}
-        return set(there) - set(self.superseded)
+        there, now = sorted(self.written(trainer).values(), key=lambda s: s.seq), trainer.trainer_state.seq
+        self.superseded = {s.name: s.seq for s in there if s.seq > now and s.kind in _COUNTED}
+        return [s for s in there if s.name not in self.superseded]
 
     def sweep(self, trainer: Any, counted: Container[str]) -> None:
         """Remove what an earlier life of the run made up to here, and this one hasn't made again.

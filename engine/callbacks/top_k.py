@@ -10,7 +10,7 @@ from tachograph.states.errors import CallerError
 
 from .results_monitor import Asked, ResultsMonitor
 from .saver import Saver
-from .saves import epochs_done
+from .saves import Saved, epochs_done
 
 Pair = tuple[str | None, float | None]
 
@@ -165,14 +165,14 @@ class TopkSaver(ResultsMonitor):
         self.queue.load_state_dict(held)
         self._too_many = [name for name in held if name not in self.queue.held]
 
-    def go_on(self, trainer: Any) -> set[str]:
+    def go_on(self, trainer: Any) -> list[Saved]:
         """Stand where a run begins or goes on: of what was kept, what is there is kept.
 
         Returns:
-            The names of this run's saves that are there, made by here; see `Saver.go_on`.
+            This run's saves that count here; see `Saver.go_on`.
         """
         there = self.saver.go_on(trainer)
-        self.queue.keep(there)
+        self.queue.keep({saved.name for saved in there})
         for name in self._too_many:
             self.saver.remove(trainer, name)
         self._too_many = []
