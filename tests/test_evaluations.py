@@ -435,8 +435,11 @@ class Norm(nn.Module):
         super().__init__()
         self.norm = nn.BatchNorm1d(4)
         self.out = nn.Linear(4, 1)
+        self.register_buffer("batches", torch.zeros(1))
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        if self.training:
+            self.batches = self.batches + 1  # another tensor each time
         return {"loss": (self.out(self.norm(x)).squeeze(-1) - y).pow(2).mean()}
 
 
@@ -451,9 +454,11 @@ def test_a_model_s_running_means_are_what_they_were_whatever_mode_it_is_evaluate
         model, "torch", loader(), optimizer, metrics={"l": Mean()}, validate_dataloaders=loader(), **settings
     )
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    batches = model.batches
     trainer.validate()
     trainer.predict(loader())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.batches is batches
     assert trainer.validate() == trainer.validate()
 
 
