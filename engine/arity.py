@@ -54,16 +54,29 @@ def check_arity(fn: Callable[..., Any], point: str, given: Sequence[str] | None)
     Raises:
         CallerError: it can't take it, or a call would do nothing, since it is a coroutine or a generator.
     """
-    bare = fn.func if isinstance(fn, functools.partial) else fn
-    for never, test in (("awaited", inspect.iscoroutinefunction), ("iterated over", inspect.isgeneratorfunction)):
-        if test(bare):
-            raise CallerError(f"a listener is called and not {never}: {name_of(bare)} must be a plain function")
+    check_plain(fn, "a listener")
     if takes(fn, "trainer", *(given or ())) or (given is None and takes_event(fn)):
         return
     calls = ", ".join(("trainer", *given)) if given is not None else "trainer) or (trainer, event"
     raise CallerError(
         f"{point} calls its listeners with ({calls}), which {name_of(fn)}{signature_of(fn)} can't take"
     ) from None
+
+
+def check_plain(fn: Callable[..., Any], what: str) -> None:
+    """Refuse a function whose call alone does nothing.
+
+    Args:
+        fn: the function.
+        what: what messages call such functions.
+
+    Raises:
+        CallerError: it is a coroutine or a generator.
+    """
+    bare = fn.func if isinstance(fn, functools.partial) else fn
+    for never, test in (("awaited", inspect.iscoroutinefunction), ("iterated over", inspect.isgeneratorfunction)):
+        if test(bare):
+            raise CallerError(f"{what} is called and not {never}: {name_of(bare)} must be a plain function")
 
 
 def name_of(fn: Any) -> str:

@@ -15,7 +15,7 @@ import attrs
 
 from tachograph.states.errors import CallerError, nearest
 
-from .arity import name_of, signature_of, takes
+from .arity import check_plain, name_of, signature_of, takes
 from .callbacks.callback import ALIASES, MOMENTS
 
 Fn = TypeVar("Fn", bound=Callable[..., Any])
@@ -136,6 +136,7 @@ class Filter:
 def _check_filter_fn(fn: Any) -> None:
     if not callable(fn):
         raise CallerError(f"Filter(filter_fn=...) must be callable, not {type(fn).__name__}")
+    check_plain(fn, "a filter_fn")
     if not takes(fn, "filter", "trainer"):
         raise CallerError(
             f"Filter(filter_fn=...) must take (filter, trainer), which {name_of(fn)}{signature_of(fn)} can't"

@@ -27,6 +27,10 @@ def no_marks() -> Iterator[None]:
 async def later(trainer: Any) -> None: ...
 
 
+async def always(filter: Any, trainer: Any) -> bool:
+    return True
+
+
 def lazy(trainer: Any) -> Iterator[None]:
     yield
 
@@ -88,6 +92,7 @@ def test_the_class_s_on_is_a_decorator_and_takes_no_function_as_its_marker() -> 
     [
         (lambda: Filter(filter_fn=lambda trainer: True), "Filter(filter_fn=...) must take (filter, trainer), which "),
         (lambda: Filter(filter_fn=lambda a, b, c: True), "Filter(filter_fn=...) must take (filter, trainer), which "),
+        (lambda: Filter(filter_fn=always), "a filter_fn is called and not awaited: always must be a plain function"),
         (lambda: Filter(every=2)(3), "a Filter decorates a function or a method, not int"),  # type: ignore[arg-type]
         (lambda: Filter(every=2)(Callback), "a Filter decorates a function or a method, not the class Callback"),
     ],
