@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import warnings
@@ -18,7 +19,7 @@ from tachograph.states.errors import CallerError
 from tests.disks import Killing, Recording, disk
 from tests.test_checkpoint import learning, names
 from tests.test_journal_support import in_child
-from tests.toys import Run, equal, stub, validated
+from tests.toys import Run, Scores, equal, stub, validated
 
 SCORES = [1.0, 4.0, 2.0, 6.0, 3.0, 5.0, 0.0]
 
@@ -111,6 +112,28 @@ def test_the_sanity_check_finds_the_key_and_makes_no_best(run_dir: Path) -> None
         validated(SCORES, callbacks=LoadBestModel())
     with pytest.raises(CallerError, match="LoadBestModel looks at validations, and this trainer has none"):
         stub(callbacks=LoadBestModel("x"))
+
+
+def test_two_that_would_both_leave_their_weights_in_the_model_are_refused() -> None:
+    """R42."""
+    with pytest.raises(CallerError, match="two LoadBestModel would each leave its weights in the one model"):
+        validated(SCORES, callbacks=[LoadBestModel("score"), LoadBestModel("score", larger_better=False)])
+
+
+def test_what_a_full_disk_kept_from_being_written_is_not_taken_for_the_best(tmp_path: Path) -> None:
+    """K4, R12: the best that is there is loaded, and said."""
+    trainer = best(tmp_path / "run", [1.0, 2.0, 9.0, 0.0], about("folder", tmp_path), on_snapshot_fault="warn")
+    said: list[str] = []
+    trainer.on("on_notice", lambda t, text: said.append(text))
+
+    def fail(operation: str, path: str, data: bytes) -> None:
+        if operation == "write" and "best-epoch_3" in path:
+            raise OSError(errno.ENOSPC, "full")
+
+    with pytest.warns(UserWarning, match="best-epoch_3-batch_3 couldn't be written: full"), disk(tmp_path, fail):
+        trainer.run()
+    assert trainer.driver.weight == weights_by_epoch()[1]  # type: ignore[union-attr]
+    assert said == ["the model has the best weights now: score was 2.0, after batch 2"]
 
 
 def test_where_nothing_was_validated_the_model_is_left_alone(run_dir: Path) -> None:
@@ -318,8 +341,6 @@ def test_functions_of_the_user_s_write_and_read_the_model(tmp_path: Path) -> Non
     with pytest.raises(CallerError, match="only_state_dict must be True"):
         LoadBestModel("score", only_state_dict=False)
     callback = LoadBestModel("score", save_folder=tmp_path / "best", model_save_fn=write, model_load_fn=read)
-    from tests.toys import Scores
-
     metric = Scores(SCORES)
     metric.trainer = stub(
         [1], driver, metrics={"score": metric}, validate_dataloaders=[1], callbacks=callback, n_epochs=7, seed=5

@@ -77,37 +77,37 @@ class LoadBestModel(HasMonitorCallback):
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         super().on_after_trainer_initialized(trainer, driver)
+        if any(isinstance(held, LoadBestModel) and held is not self for held in trainer.listeners.callbacks.values()):
+            raise CallerError("two LoadBestModel would each leave its weights in the one model: give one of them")
         self._saver.owner = owner_of(self, trainer)
         trainer.as_trained.append(lambda: self._as_trained(driver))
 
     # -- the best ------------------------------------------------------------------------------------------
 
     def on_validate_end(self, trainer: Any, results: dict[str, Any]) -> None:
-        if self.is_better_results(results):
-            state = trainer.trainer_state
-            self.best_at = (epochs_done(state), state.global_forward_batches)
+        value, state = self.get_monitor_value(results), trainer.trainer_state
+        if self.is_better_monitor_value(value, keep_if_better=False):
+            at = (epochs_done(state), state.global_forward_batches)
             if self._in_files:
-                self._write(trainer, results, as_evaluated=True)
+                self._write(trainer, value, at, results)
             else:
                 with weights_of_evaluations(trainer):
-                    self._weights, self._file = trainer.driver.weights(), None
+                    self._keep(value, at, weights=trainer.driver.weights())
         self._sweep(trainer)
 
-    def _write(self, trainer: Any, results: dict[str, Any] | None, as_evaluated: bool) -> None:
-        epoch, batch = self.best_at or (0, 0)
-        self._saver.save(
-            trainer,
-            f"best-epoch_{epoch}-batch_{batch}",
-            kind="best",
-            results=results,
-            as_evaluated=as_evaluated,
-            then=lambda place: self._saved(trainer, place),
-        )
+    def _write(self, trainer: Any, value: float | None, at: tuple[int, int], results: dict[str, Any] | None) -> None:
+        def written(place: Path) -> None:
+            if self._file is not None and self._file != place:
+                self._old[self._file.name] = trainer.trainer_state.seq
+            self._keep(value, at, file=place)
 
-    def _saved(self, trainer: Any, place: Path) -> None:
-        before, self._file, self._weights = self._file, place, None
-        if before is not None and before != place:
-            self._old[before.name] = trainer.trainer_state.seq
+        name, evaluated = f"best-epoch_{at[0]}-batch_{at[1]}", results is not None
+        self._saver.save(trainer, name, kind="best", results=results, as_evaluated=evaluated, then=written)
+
+    def _keep(self, value: float | None, at: tuple[int, int], *, weights: Any = None, file: Path | None = None) -> None:
+        """Remember what is the best now, and is held somewhere."""
+        self.is_better_monitor_value(value)
+        self.best_at, self._weights, self._file = at, weights, file
 
     def _sweep(self, trainer: Any) -> None:
         """Remove files that were the best once, but for those that a snapshot may name until a later one is there."""
@@ -174,10 +174,10 @@ class LoadBestModel(HasMonitorCallback):
             return
         if trainer.driver.has_weights(put):
             if not self._is_there:  # the files were deleted, but what they held is in the model
-                self._write(trainer, None, as_evaluated=False)
+                self._write(trainer, self.monitor_value, self.best_at or (0, 0), None)
             trainer.driver.put_weights(trained)
-            return
-        trainer.say("the model has other weights than those that LoadBestModel put into it: they are left in it")
+        else:
+            trainer.say("the model has other weights than those that LoadBestModel put into it: they are left in it")
         self._forget_what_is_lost()
 
     def on_train_begin(self, trainer: Any) -> None:
@@ -212,7 +212,7 @@ class LoadBestModel(HasMonitorCallback):
         return {}
 
     def on_save_checkpoint(self, trainer: Any) -> dict[str, Any]:
-        if self._file is not None:
+        if self._file is not None and trainer.run_dir is not None:
             self._named.add(self._file.name)
         return self.state_dict()
 

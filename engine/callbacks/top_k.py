@@ -10,7 +10,7 @@ from tachograph.states.errors import CallerError
 
 from .results_monitor import Asked, ResultsMonitor
 from .saver import Saver
-from .saves import Saved, epochs_done
+from .saves import Saved, epochs_done, fitting
 
 Pair = tuple[str | None, float | None]
 
@@ -151,7 +151,7 @@ class TopkSaver(ResultsMonitor):
         state = trainer.trainer_state
         where = f"epoch_{epochs_done(state)}-batch_{state.global_forward_batches}"
         monitor = self.monitor_name.rpartition("<locals>.")[2]
-        return f"{self.saver.save_object}-{where}-{monitor}_{value}"
+        return fitting(f"{self.saver.save_object}-{where}-{monitor}_{value}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive a resume; {} before the first value."""
