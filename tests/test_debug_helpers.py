@@ -437,6 +437,16 @@ def test_signals_limits_and_errors_do_not_wait_for_the_least_epochs() -> None:
     assert stub(n_batches=4, min_epochs=5).run().global_forward_batches == 4
 
 
+def test_a_limit_that_is_lowered_below_the_batch_in_hand_does_not_wait(tmp_path: Path) -> None:
+    """C1."""
+    trainer = stub(n_epochs=9, min_epochs=5, run_dir=tmp_path / "run")
+    trainer.on("fetch -> step", lambda trainer: trainer.global_forward_batches == 2 and trainer.interrupt(15))
+    with pytest.raises(SystemExit):
+        trainer.run()
+    second = stub(n_batches=2, min_epochs=5, run_dir=tmp_path / "run")
+    assert second.run(resume_from="auto").global_forward_batches == 2
+
+
 def test_fewer_least_epochs_at_a_resume_let_the_wish_through(tmp_path: Path) -> None:
     """C1: min_epochs may be changed, and is recorded."""
     trainer = stub(n_epochs=9, min_epochs=6, run_dir=tmp_path / "run", snapshot_every=1)
