@@ -8,6 +8,7 @@ import importlib.util
 import json
 import math
 import os
+import random
 import resource
 import struct
 import sys
@@ -17,7 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from tachograph.drivers import NO_BATCH, StubDriver
 from tachograph.drivers.measuring import Losses
@@ -536,6 +539,7 @@ def test_training_is_no_bit_another_with_a_logger(tmp_path: Path, backend: str) 
     """K12, C4: the same weights, generators and chain; dropout, augmentation and shuffling draw from all of them."""
     plain = Run(run_dir=tmp_path / "plain")
     plain.run()
+    generators = plain.generators
     logger = logger_of(backend, tmp_path / "run")
     logged = Run(run_dir=tmp_path / "run", callbacks=lambda run: logger)
     logged.trainer.on("on_before_backward", lambda t, outputs: t.log(loss=outputs["loss"]))
@@ -543,10 +547,34 @@ def test_training_is_no_bit_another_with_a_logger(tmp_path: Path, backend: str) 
     logged.run()
     assert logged.chain == plain.chain
     assert equal(logged.weights, plain.weights)
-    assert logged.generators == plain.generators
+    assert logged.generators == generators
     assert len(steps_of(log_of(tmp_path / "run", backend))) == logged.trainer.trainer_state.optimizer_steps
     if backend in ("csv", "tensorboard"):
         assert threading.active_count() == threads
+
+
+class Drawing(Logger):
+    """Draws from all generators when it begins and ends, as a library may that makes up names."""
+
+    def open(self, folder: Path, memory: dict[str, Any]) -> None:
+        random.random(), np.random.rand(), torch.rand(1)
+
+    def close(self) -> None:
+        self.open(Path(), {})
+
+
+def test_what_a_logger_draws_from_the_generators_when_it_begins_is_no_affair_of_the_run(tmp_path: Path) -> None:
+    """C4: also when a resumed run begins."""
+
+    def ends(name: str, *callbacks: Logger, **settings: Any) -> tuple[Any, ...]:
+        run = Run(run_dir=tmp_path / name, callbacks=lambda run: callbacks, **settings)
+        run.run(resume_from="auto")
+        return run.chain, run.generators
+
+    plain = ends("plain")
+    assert ends("logged", Drawing()) == plain
+    ends("again", Drawing(), n_epochs=1)
+    assert ends("again", Drawing()) == plain
 
 
 @pytest.mark.parametrize("backend", ["csv", "tensorboard"])
