@@ -179,6 +179,21 @@ def test_the_loss_is_the_mean_over_the_batches_since_it_was_shown_last() -> None
     assert re.findall(r"loss (\S+)", text) == ["1.5", "4.5", "4.5"]
 
 
+def test_what_is_said_in_between_takes_nothing_from_the_mean() -> None:
+    """K10: a sentence shows no loss, and what programs are told of snapshots or notices begins no new mean."""
+    about = {"batches": range(4), "n_epochs": 1, "metrics": None, "validate_dataloaders": None}
+    for mode in ("plain", "json"):
+        file = io.StringIO()
+        trainer = trainer_of(
+            mode, file, loss=lambda batch, n: [1.0, 2.0, 4.0, 5.0][n], progress={"print_every": 4}, **about
+        )
+        trainer.on(Events.on_train_batch_end, lambda t: t.say("hear"), priority=1)
+        trainer.run()
+        stepped = [line for line in file.getvalue().splitlines() if "batch 4" in line or "stepped" in line]
+        assert len(stepped) == 1
+        assert re.search(r'loss(": ?| |":)3\b', stepped[0]), stepped
+
+
 @pytest.mark.parametrize(
     ("value", "digits", "text"),
     [

@@ -44,6 +44,14 @@ class Numbers:
             self._sum += loss
             self._count += 1
 
+    def begin_mean(self) -> None:
+        """Take note that the mean of the losses was shown: what follows is another one."""
+        self._loss, self._sum, self._count = self._mean, 0.0, 0
+
+    @property
+    def _mean(self) -> float | None:
+        return self._sum / self._count if self._count else self._loss
+
     def evaluate(self, trainer: Any) -> bool:
         """Take note of an evaluation batch; False if it isn't the run's but one made by hand."""
         state = trainer.trainer_state
@@ -76,8 +84,6 @@ class Numbers:
         if done is None:  # a state of a user's own
             return Status(state=state or held.state, seq=held.seq)
         self.pace.look(now, done)
-        if self._count:
-            self._loss, self._sum, self._count = self._sum / self._count, 0.0, 0
         between = held.batch_idx_in_epoch == 0 and held.cur_epoch_idx > 0 and held.state in _OUTSIDE_AN_EPOCH
         seq, evaluated, most = self._evaluation
         evaluating = seq == held.seq and held.state in _EVALUATING
@@ -90,7 +96,7 @@ class Numbers:
             n_batches=held.num_batches_per_epoch,
             global_batch=done,
             total_batches=held.total_batches,
-            loss=self._loss,
+            loss=self._mean,
             results={key: value for key, value in held.results.items() if not key.startswith("_")},
             rate=self.pace.rate,
             eta=self._eta(trainer, held, done),

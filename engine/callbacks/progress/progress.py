@@ -110,12 +110,15 @@ class Progress(Callback):
     def _count_batch(self, trainer: Any) -> None:
         self._numbers.step(trainer.last_loss)
         state = trainer.trainer_state
-        if state.global_forward_batches % self._every.batches == 0:
-            if self._display.live:
-                if _world(trainer).timer() >= self._due:
-                    self._show(trainer, "step")
-            elif state.seq > trainer.announced_until:
+        if state.global_forward_batches % self._every.batches:
+            return
+        if self._display.live:
+            if _world(trainer).timer() >= self._due:
                 self._show(trainer, "step")
+        elif state.seq > trainer.announced_until:
+            self._show(trainer, "step")
+        else:  # the process before this one has shown it
+            self._numbers.begin_mean()
 
     def _fetched(self, trainer: Any, batch: Any, indices: Any = None) -> None:
         if _world(trainer).timer() >= self._due:
@@ -133,6 +136,7 @@ class Progress(Callback):
             self._display.update(self._numbers.status(trainer, now, state))
         else:
             self._say(trainer, "stepped")
+        self._numbers.begin_mean()
 
     # -- the moments ---------------------------------------------------------------------------------------
 
@@ -186,6 +190,7 @@ class Progress(Callback):
 
     def on_train_epoch_end(self, trainer: Any) -> None:
         self._say(trainer, "epoch_ended")
+        self._numbers.begin_mean()
 
     def on_after_snapshot(self, trainer: Any, path: Any) -> None:
         self._numbers.save(_world(trainer).timer())
