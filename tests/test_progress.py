@@ -552,9 +552,9 @@ def test_json_lines_go_to_stdout_or_to_a_file_that_is_appended_to(
 SCORES = [3.0, 5.0, 4.0, 6.0, 6.0, 1.0]
 
 
-def scored(run_dir: Path, file: Any, n_epochs: int = 6, mode: Any = "plain", **progress: Any) -> Trainer:
-    callbacks = [Progress(mode, file=file, **{"monitor": "score", **progress})]
-    return validated(SCORES, callbacks=callbacks, n_epochs=n_epochs, run_dir=run_dir)
+def scored(run_dir: Path, file: Any, n_epochs: int = 6) -> Trainer:
+    callbacks = [Progress("plain", file=file)]
+    return validated(SCORES, callbacks=callbacks, n_epochs=n_epochs, run_dir=run_dir, monitor="score")
 
 
 def said(text: str) -> list[str]:
