@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -687,7 +688,28 @@ def test_a_run_of_its_own_keeps_a_table_of_its_own(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("about", [{"every_n_epochs": 1, "keep_last": 1}, {"topk": 1, "monitor": "score"}])
+def test_the_save_that_a_process_was_resumed_from_stays_as_long_as_it_lives(
+    tmp_path: Path, about: dict[str, Any]
+) -> None:
+    """R12: one is kept; the source survives in the same folder, and goes in the next life."""
+
+    def build(n_epochs: int) -> Trainer:
+        checkpoint = Checkpoint(save_object="trainer", **about)
+        return saving(tmp_path / "run", checkpoint, scores=[float(n) for n in range(9)], n_epochs=n_epochs)
+
+    build(2).run()
+    (source,) = names(tmp_path / "run" / "checkpoints")
+    build(4).run(resume_from=tmp_path / "run" / "checkpoints" / source)
+    assert source in names(tmp_path / "run" / "checkpoints")
+    assert len(names(tmp_path / "run" / "checkpoints")) == 2
+    build(5).run(resume_from="auto")
+    assert len(names(tmp_path / "run" / "checkpoints")) == 1
+    assert "epoch_5" in names(tmp_path / "run" / "checkpoints")[0]
+
+
 def test_a_run_that_was_moved_goes_on_with_its_saves(tmp_path: Path, straight: Trainer) -> None:
+    """K2: its folder goes with it."""
     everything(tmp_path / "run", n_epochs=5).run()
     (tmp_path / "run").rename(tmp_path / "moved")
     again = everything(tmp_path / "moved")
@@ -696,8 +718,7 @@ def test_a_run_that_was_moved_goes_on_with_its_saves(tmp_path: Path, straight: T
 
 
 def test_a_save_that_somebody_took_away_is_no_longer_counted(tmp_path: Path) -> None:
-    import shutil
-
+    """B28: the table and the files there are."""
     everything(tmp_path / "run", n_epochs=5).run()
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "model-epoch_5-batch_5-score_5.0")
     again = everything(tmp_path / "run")
@@ -728,6 +749,19 @@ def test_with_fewer_to_keep_the_best_of_them_and_the_newest_stay(tmp_path: Path)
     again = saving(tmp_path / "run", Checkpoint(topk=1, monitor="score"))
     again.run(resume_from="auto")
     assert names(tmp_path / "run" / "checkpoints") == ["model-epoch_5-batch_5-score_5.0"]
+
+
+def test_to_keep_none_from_now_on_removes_nothing(tmp_path: Path) -> None:
+    """R12: nor does a resume that takes no memory over."""
+    saving(tmp_path / "run", Checkpoint(topk=2, monitor="score"), n_epochs=5).run()
+    before = names(tmp_path / "run" / "checkpoints")
+    saving(tmp_path / "run", Checkpoint(topk=0, last=True), n_epochs=6).run(resume_from="auto")
+    assert names(tmp_path / "run" / "checkpoints") == [*before, "model-last"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        saving(tmp_path / "run", n_epochs=7).run(resume_from="auto", strict=False)
+    saving(tmp_path / "run", Checkpoint(topk=1, monitor="score"), n_epochs=8).run(resume_from="auto")
+    assert set(before) < set(names(tmp_path / "run" / "checkpoints"))
 
 
 # -- kills and full disks ----------------------------------------------------------------------------------

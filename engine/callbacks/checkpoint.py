@@ -124,10 +124,11 @@ class Checkpoint(Callback):
         self._go_on(trainer)
 
     def on_after_resume(self, trainer: Any, report: Any) -> None:
-        self._go_on(trainer)
+        self._go_on(trainer, report)
 
-    def _go_on(self, trainer: Any) -> None:
-        self._regular = [saved.name for saved in self._top.go_on(trainer) if saved.kind == "regular"]
+    def _go_on(self, trainer: Any, report: Any = None) -> None:
+        there = self._top.go_on(trainer, report)
+        self._regular = [saved.name for saved in there if saved.kind == "regular"]
         self._since = trainer.world.timer()
 
     # -- what is saved when --------------------------------------------------------------------------------
@@ -167,17 +168,17 @@ class Checkpoint(Callback):
         if isinstance(exception, self.on_exceptions):
             self._save(trainer, f"{_where(trainer)}-exception_{type(exception).__name__}", "exception")
 
-    def _save(self, trainer: Any, name: str, kind: str, then: Callable[[Path], None] | None = None) -> None:
+    def _save(self, trainer: Any, name: str, kind: str, then: Callable[[Path | None], None] | None = None) -> None:
         saver = self._top.saver
         saver.save(trainer, f"{saver.save_object}-{name}", kind=kind, then=then)
 
     def _save_regular(self, trainer: Any, name: str) -> None:
-        self._save(trainer, name, "regular", lambda place: self._saved(trainer, place.name))
+        self._save(trainer, name, "regular", lambda place: self._saved(trainer, place))
 
-    def _saved(self, trainer: Any, name: str) -> None:
-        if self.keep_last is None and not self._top.saver.superseded:
-            return  # nobody asks for them
-        self._regular = [*(held for held in self._regular if held != name), name]
+    def _saved(self, trainer: Any, place: Path | None) -> None:
+        if place is None or (self.keep_last is None and not self._top.saver.superseded):
+            return  # nobody asks for it
+        self._regular = [*(held for held in self._regular if held != place.name), place.name]
         while self.keep_last is not None and len(self._regular) > self.keep_last:
             self._top.saver.remove(trainer, self._regular.pop(0))
 

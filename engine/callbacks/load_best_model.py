@@ -96,7 +96,9 @@ class LoadBestModel(HasMonitorCallback):
         self._sweep(trainer)
 
     def _write(self, trainer: Any, value: float | None, at: tuple[int, int], results: dict[str, Any] | None) -> None:
-        def written(place: Path) -> None:
+        def written(place: Path | None) -> None:
+            if place is None:
+                return
             if self._file is not None and self._file != place:
                 self._old[self._file.name] = trainer.trainer_state.seq
             self._keep(value, at, file=place)

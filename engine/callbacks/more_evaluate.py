@@ -133,16 +133,16 @@ class MoreEvaluate(Callback):
             self._top.check_results(results)
 
     def on_after_resume(self, trainer: Any, report: Any) -> None:
-        self._stand(trainer)
+        self._stand(trainer, report)
         self._do_what_is_due(trainer)
 
     def on_continue(self, trainer: Any) -> None:
         self._do_what_is_due(trainer)
 
-    def _stand(self, trainer: Any) -> None:
+    def _stand(self, trainer: Any, report: Any = None) -> None:
         self._since = trainer.world.timer()
         if self._top.queue:
-            self._top.go_on(trainer)
+            self._top.go_on(trainer, report)
 
     def _do_what_is_due(self, trainer: Any) -> None:
         if self._due and self._evaluated(trainer):  # what loggers heard of this transition was announced: tell it later

@@ -77,7 +77,8 @@ class Saver:
         self.save_evaluate_results = save_evaluate_results
         self.owner = owner
         self._own: tuple[str, str] | None = None  # the folder and the id of a run that keeps nothing on disk
-        self.superseded: dict[str, int] = {}
+        self.superseded: dict[str, int] = {}  # what an earlier life made past here: name -> seq
+        self.source: Path | None = None  # the save that this process was resumed from
 
     def check(self, trainer: Any, who: str) -> None:
         """Refuse a trainer that there is no folder for.
@@ -104,7 +105,7 @@ class Saver:
         kind: str = "",
         results: Any = None,
         as_evaluated: bool = False,
-        then: Callable[[Path], None] | None = None,
+        then: Callable[[Path | None], None] | None = None,
     ) -> Path:
         """Save under a name; a save of this run that has it is replaced when the new one is whole.
 
@@ -117,8 +118,8 @@ class Saver:
             kind: what it is made for.
             results: of the validation that it is made for.
             as_evaluated: save the weights that evaluations use, where a callback has them use others (an average).
-            then: called with the folder when the save is there; not called if it couldn't be written and the trainer's
-                `on_snapshot_fault` is "warn".
+            then: called with the folder when the save is there; with None if it couldn't be written, be that an error
+                or, with the trainer's `on_snapshot_fault="warn"`, a warning.
 
         Returns:
             The folder that it is, or will be, in.
@@ -138,13 +139,13 @@ class Saver:
         return place
 
     def remove(self, trainer: Any, name: str) -> bool:
-        """Remove a save of this run; one that is somebody else's, or isn't there, is left alone.
+        """Remove a save of this run; one that is somebody else's, or that this process was resumed from, is left alone.
 
         Returns:
             Whether it was there and is gone.
         """
         folder = self.folder(trainer)
-        if not self._is_own(trainer, folder / name):
+        if folder / name == self.source or not self._is_own(trainer, folder / name):
             return False
         try:
             remove(trainer.world.files, folder / name)
@@ -171,13 +172,19 @@ class Saver:
                 snapshots.settle(path.with_name(path.name.removeprefix(prefix)))
                 files.remove_tree(path)
 
-    def go_on(self, trainer: Any) -> list[Saved]:
+    def go_on(self, trainer: Any, report: Any = None) -> list[Saved]:
         """Stand where a run begins or goes on: put the folder right, and look for what an earlier life made past here.
+
+        Args:
+            trainer: where it is.
+            report: of a resume; what it was resumed from isn't removed in this life.
 
         Returns:
             This run's saves that count here, in the order they were made.
         """
         self.tidy(trainer)
+        given = None if report is None else report.snapshot
+        self.source = None if given is None else self.folder(trainer) / Path(given).name
         there, now = sorted(self.written(trainer).values(), key=lambda s: s.seq), trainer.trainer_state.seq
         self.superseded = {s.name: s.seq for s in there if s.seq > now and s.kind in _COUNTED}
         return [s for s in there if s.name not in self.superseded]
@@ -199,10 +206,14 @@ class Saver:
 
     # -- one save ------------------------------------------------------------------------------------------
 
-    def _whole(self, trainer: Any, save: Callable[[], None], place: Path, then: Callable[[Path], None] | None) -> None:
-        """Save, say what went wrong in one way, and go on to what waits for it."""
+    def _whole(
+        self, trainer: Any, save: Callable[[], None], place: Path, then: Callable[[Path | None], None] | None
+    ) -> None:
+        """Save, say what went wrong in one way, and tell who waits for it."""
+        there = False
         try:
             save()
+            there = True
         except OSError as error:
             why = error if isinstance(error, SnapshotWriteFault) else error.strerror or error
             fault = SaveFault(error.errno, f"{place} couldn't be written: {why}. Earlier saves are intact")
@@ -210,9 +221,9 @@ class Saver:
             if trainer.on_snapshot_fault != "warn":
                 raise fault from error
             warnings.warn(f"{fault}. The run goes on", stacklevel=3)
-            return
-        if then is not None:
-            then(place)
+        finally:
+            if then is not None:
+                then(place if there else None)
 
     def _save_trainer(self, trainer: Any, place: Path, kind: str, results: Any) -> None:
         saved.check_folder(place)

@@ -113,7 +113,7 @@ class TopkSaver(ResultsMonitor):
     ) -> None:
         super().__init__(monitor, larger_better)
         self.queue = TopkQueue(topk)
-        self._too_many: list[str] = []  # since n is smaller than it was
+        self._known = False  # what was kept so far is known from a resume
         self.saver = Saver(folder, save_object, only_state_dict, model_save_fn, save_evaluate_results, owner=owner)
 
     def save_topk(self, trainer: Any, results: dict[str, Any]) -> Path | None:
@@ -133,19 +133,18 @@ class TopkSaver(ResultsMonitor):
         name, rank = self._name(trainer, value), value if self.larger_better else -value
         if not self.queue.takes(name, rank):
             return None
-        return self.saver.save(
-            trainer,
-            name,
-            kind="topk",
-            results=results,
-            as_evaluated=True,
-            then=lambda place: self._saved(trainer, place.name, rank),
-        )
+        before = self.queue.state_dict()
+        gone, _ = self.queue.push(name, rank)  # a trainer that is saved knows itself to be among them
 
-    def _saved(self, trainer: Any, name: str, rank: float) -> None:
-        gone, _ = self.queue.push(name, rank)
-        if gone is not None:
-            self.saver.remove(trainer, gone)
+        def done(place: Path | None) -> None:
+            if place is None:
+                self.queue.held = before
+            elif place.name != name:  # something else had the name
+                self.queue.held = {place.name if held == name else held: v for held, v in self.queue.held.items()}
+            if place is not None and gone is not None:
+                self.saver.remove(trainer, gone)
+
+        return self.saver.save(trainer, name, kind="topk", results=results, as_evaluated=True, then=done)
 
     def _name(self, trainer: Any, value: float) -> str:
         state = trainer.trainer_state
@@ -160,20 +159,24 @@ class TopkSaver(ResultsMonitor):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
-        held = state.get("queue", {})
         self.load_monitor_state(state)
-        self.queue.load_state_dict(held)
-        self._too_many = [name for name in held if name not in self.queue.held]
+        self.queue.load_state_dict(state.get("queue", {}))
+        self._known = True
 
-    def go_on(self, trainer: Any) -> list[Saved]:
-        """Stand where a run begins or goes on: of what was kept, what is there is kept.
+    def go_on(self, trainer: Any, report: Any = None) -> list[Saved]:
+        """Stand where a run begins or goes on: what was kept and is there is kept, and nothing else.
+
+        Args:
+            trainer: where it is.
+            report: of a resume.
 
         Returns:
             This run's saves that count here; see `Saver.go_on`.
         """
-        there = self.saver.go_on(trainer)
+        there = self.saver.go_on(trainer, report)
         self.queue.keep({saved.name for saved in there})
-        for name in self._too_many:
-            self.saver.remove(trainer, name)
-        self._too_many = []
+        if self._known and self.queue:  # what was to go when a kill struck, or since n is smaller now
+            for saved in there:
+                if saved.kind == "topk" and saved.name not in self.queue.held:
+                    self.saver.remove(trainer, saved.name)
         return there
