@@ -798,6 +798,49 @@ def test_killed_before_any_operation_on_its_files_it_ends_with_the_saves_of_the_
     proven(len(points))
 
 
+def two_files(folder: Path, number: int) -> None:
+    for name in ("one.txt", "two.txt"):
+        (folder / name).write_text(str(number))
+
+
+def both(folder: Path) -> bool:
+    """Whether the two files are there, and of one model."""
+    files = [folder / "one.txt", folder / "two.txt"]
+    return all(file.exists() for file in files) and files[0].read_text() == files[1].read_text()
+
+
+def test_killed_while_one_folder_takes_the_place_of_another_the_last_save_is_whole_under_a_name(tmp_path: Path) -> None:
+    """B31, K2: many files can't be exchanged by one rename; the next start puts it right before its first batch."""
+
+    def build(run_dir: Path) -> Trainer:
+        driver = StubDriver()
+        checkpoint = Checkpoint(last=True, model_save_fn=lambda folder: two_files(folder, driver.weight))
+        return stub(driver=driver, callbacks=checkpoint, n_epochs=3, run_dir=run_dir, seed=3)
+
+    noted = Recording(tmp_path)
+    with disk(tmp_path / "straight" / "checkpoints", noted):
+        build(tmp_path / "straight").run()
+    points = [i for i, (what, path) in enumerate(noted.done) if what in ("rename", "unlink", "rmdir")]
+    for n in points:
+        run_dir = tmp_path / str(n)
+
+        def work() -> None:
+            with disk(run_dir / "checkpoints", Killing(n)):  # noqa: B023
+                build(run_dir).run()  # noqa: B023
+
+        os.waitpid(in_child(work), 0)
+        assert any(both(path) for path in (run_dir / "checkpoints").glob("*model-last"))
+        again = build(run_dir)
+        seen: list[list[str]] = []
+        for moment in ("on_train_begin", "on_train_batch_begin"):
+            again.on(moment, lambda t, *_: seen.append(names(run_dir / "checkpoints")))  # noqa: B023
+        again.run(resume_from="auto")
+        if n > points[0]:
+            assert seen[-1] == ["model-last"]
+        assert names(run_dir / "checkpoints") == ["model-last"]
+        assert (run_dir / "checkpoints" / "model-last" / "two.txt").read_text() == str(again.driver.weight)  # type: ignore[union-attr]
+
+
 def decisive(noted: Recording) -> list[int]:
     """The operations of the last epoch, where all happens: a save of each kind, one over another, evictions.
 
