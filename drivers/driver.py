@@ -155,6 +155,10 @@ class Driver(abc.ABC):
     def backward(self, loss: Any, divisor: int) -> None:
         """Add the gradients of `loss / divisor` to those there are."""
 
+    def no_sync(self) -> AbstractContextManager[Any]:
+        """Run the body, a forward and a backward pass, without exchanging gradients; one process has nobody to."""
+        return nullcontext()
+
     @abc.abstractmethod
     def scale_gradients(self, factor: float) -> None:
         """Multiply all gradients there are by a factor."""

@@ -108,8 +108,8 @@ def matched(fn: Callable[..., Any], name: str, signature_of: Callable[..., Any] 
     names, needed = signature.names, frozenset(signature.required)
 
     def call(batch: Any) -> Any:
-        if not isinstance(batch, dict):
-            return fn(batch)
+        if not isinstance(batch, dict) and not (isinstance(batch, Mapping) and needed <= batch.keys()):
+            return fn(batch)  # a mapping of a user's own may be meant as a whole
         picked = {name: batch[name] for name in names if name in batch}
         if signature.takes_all or not needed <= picked.keys():
             picked = signature.pick(batch)  # the slow way, which also knows how to complain

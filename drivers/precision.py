@@ -54,6 +54,13 @@ def overflowed(scaler: Any, optimizers: Sequence[Any]) -> bool:
     return any(found.item() for o in optimizers for found in scaler._found_inf_per_device(o).values())
 
 
+def _scaler(device: torch.device, options: Any) -> Any:
+    try:
+        return torch.amp.GradScaler(device.type, **options)
+    except TypeError as error:
+        raise CallerError(f"torch_kwargs: gradscaler_kwargs aren't those of torch.amp.GradScaler: {error}") from error
+
+
 def choose_precision(name: str | None, fp16: bool, device: torch.device, scaler_options: dict[str, Any]) -> Precision:
     """Build a precision.
 
@@ -80,5 +87,5 @@ def choose_precision(name: str | None, fp16: bool, device: torch.device, scaler_
     def autocast() -> AbstractContextManager[Any]:
         return torch.autocast(device.type, dtype=dtype)
 
-    scaler = torch.amp.GradScaler(device.type, **scaler_options) if name == "fp16" else None
+    scaler = _scaler(device, scaler_options) if name == "fp16" else None
     return Precision(name, autocast, scaler)

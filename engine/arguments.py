@@ -6,7 +6,7 @@ import datetime
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -202,10 +202,15 @@ def one_mapping(which: str, shared: Any, own: Any) -> Callable[[Any], Any] | Non
 
 
 def driver_options(driver: Any, precision: Any, fp16: bool, given: dict[str, Any]) -> dict[str, Any]:
-    """Return what the driver's constructor takes of a trainer's arguments."""
+    """Return what the driver's constructor takes of a trainer's arguments.
+
+    Raises:
+        CallerError: `torch_kwargs` can't be used; or the driver was built already, and would be told something else.
+    """
+    nested = _nested(given["torch_kwargs"])
     if isinstance(driver, Driver):
+        _refuse_beside(driver, {"precision": precision, "fp16": fp16, **given})
         return {}
-    nested = dict(given["torch_kwargs"] or {})
     return {
         "precision": precision,
         "fp16": fp16,
@@ -215,6 +220,28 @@ def driver_options(driver: Any, precision: Any, fp16: bool, given: dict[str, Any
         "non_blocking": nested.get("non_blocking", given["torch_non_blocking"]),
         "scaler_options": nested.get("gradscaler_kwargs"),
     }
+
+
+_OF_THE_DRIVER = ("train_fn", "model_wo_auto_param_call", "set_grad_to_none", "torch_non_blocking", "torch_kwargs")
+_IN_TORCH_KWARGS = ("ddp_kwargs", "fsdp_kwargs", "gradscaler_kwargs", "set_grad_to_none", "non_blocking")
+
+
+def _nested(held: Any) -> dict[str, Any]:
+    if held is not None and not isinstance(held, Mapping):
+        raise CallerError(f"torch_kwargs must be a dict, not {held!r}")
+    for name in held or ():
+        if name not in _IN_TORCH_KWARGS:
+            raise CallerError(f"torch_kwargs has no {name!r}. {nearest(str(name), _IN_TORCH_KWARGS)}")
+    return dict(held or {})
+
+
+def _refuse_beside(driver: Driver, given: Mapping[str, Any]) -> None:
+    """Refuse what a driver that is built can't be told any more."""
+    usual = {"precision": None, "fp16": False, **{name: SETTINGS[name] for name in _OF_THE_DRIVER}}
+    for name, value in usual.items():
+        if given[name] != value:
+            kind = type(driver).__name__
+            raise CallerError(f"{name}={given[name]!r} is for a driver that is built here: give it to {kind}(...)")
 
 
 def with_progress(callbacks: Any, progress: Any) -> list[Any]:

@@ -99,6 +99,9 @@ class Listeners:
 
     Args:
         machine: its names of states and events are what can be subscribed to, beside the moments.
+
+    Attributes:
+        hear_events: somebody is given events, and so may look at what they measured.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -108,6 +111,7 @@ class Listeners:
         self.callbacks: dict[str, Callback] = {}
         self.index = _Index(self._heard)
         self.inside: dict[str, tuple[Callable[..., Any], ...]] = {}
+        self.hear_events = False
 
     # -- subscribing ---------------------------------------------------------------------------------------
 
@@ -231,6 +235,7 @@ class Listeners:
     def _changed(self) -> None:
         self.index.clear()
         self._subscriptions.sort(key=lambda s: s.order)
+        self.hear_events = any(s.kind != "moment" for s in self._subscriptions)
         on_moments = {s.point for s in self._subscriptions if s.kind == "moment"}
         self.inside = {name: tuple(s.call() for s in self._at("moment", name)) for name in on_moments}
 
@@ -257,10 +262,6 @@ class Listeners:
                 one = next((s for s in held if getattr(s.fn, "__self__", None) is itself), held[0])
                 return f"in the listener {one.name} ({frame.f_code.co_filename}:{line})"
         return ""
-
-    def hear_events(self) -> bool:
-        """Say whether anybody is given events, and so may look at what they measured."""
-        return any(s.kind != "moment" for s in self._subscriptions)
 
     # -- memory --------------------------------------------------------------------------------------------
 

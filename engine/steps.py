@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import attrs
@@ -33,7 +34,7 @@ class Steps:
     Attributes:
         accumulation_steps: micro-batches in a full window.
         last_loss: the loss of the last step that has been measured; None before the first.
-        step_skipped: the gradient scaler skipped the last update.
+        step_skipped: the last update was skipped, by the gradient scaler or by a listener.
     """
 
     # what the other parts of a trainer bring
@@ -57,7 +58,7 @@ class Steps:
     _check: Check | None = None
     _custom_loop: CustomLoop | None = None
     _losses: list[Any]
-    _measured: bool = True  # somebody records or hears what a step measured
+    _measured: bool = True  # what a step measured is recorded
     _rates: Sequence[float] = ()  # that the update of the batch in work used
     _divisor: int = 1
     _closes: bool = True
@@ -116,7 +117,7 @@ class Steps:
             self._leave_out = False
             self._hear_inside("on_before_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
             left_out, self._leave_out = bool(self._leave_out), None
-        if self._measured:  # now, since a schedule may move right after the update
+        if self._measured or self.listeners.hear_events:  # now, since a schedule may move right after the update
             self._rates = driver.learning_rates()  # type: ignore[union-attr]
         if left_out:
             driver.leave_out_step()  # type: ignore[union-attr]
@@ -174,6 +175,10 @@ class Steps:
         """Move a batch to the device."""
         return self.driver.to_device(batch)  # type: ignore[union-attr]
 
+    def get_no_sync_context(self) -> AbstractContextManager[Any]:
+        """Return what a forward and a backward pass run in while gradients aren't exchanged; see `Driver.no_sync`."""
+        return self.driver.no_sync()  # type: ignore[union-attr]
+
     def extract_loss_from_outputs(self, outputs: Any) -> Any:
         """Return the loss in a step's outputs; see `extract_loss`."""
         return extract_loss(outputs)
@@ -199,7 +204,7 @@ class Steps:
         self._losses = []
         loss, late = driver.measure(losses[0] if len(losses) == 1 else total(losses), state.seq + 1)  # type: ignore[union-attr]
         self.last_loss = late[1] if late else loss
-        if self._measured:
+        if self._measured or self.listeners.hear_events:
             event = _stepped(
                 loss,
                 self._rates or driver.learning_rates(),  # type: ignore[union-attr]

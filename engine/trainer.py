@@ -41,6 +41,7 @@ from .limits import Limits
 from .losses import short
 from .marked import OnDescriptor, hand_out, marked_for
 from .min_epochs import min_epochs_of
+from .mirrored import Mirrored
 from .models import Models
 from .steps import Steps
 from .user_state import State
@@ -105,6 +106,12 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
     """
 
     on = OnDescriptor()  # type: ignore[assignment]
+    n_epochs = Mirrored[int | None]()
+    cur_epoch_idx = Mirrored[int]()
+    global_forward_batches = Mirrored[int]()
+    batch_idx_in_epoch = Mirrored[int]()
+    num_batches_per_epoch = Mirrored[int | None]()
+    total_batches = Mirrored[int | None]()
 
     def __init__(
         self,
@@ -262,7 +269,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         if self._unchecked:  # not before: listeners may still have been added
             self._check, self._unchecked = Check(self, STEP, "batch_step_fn"), False
         self._sanity = sanity if self.evaluator is not None else 0
-        self._measured = self.run_dir is not None or self.listeners.hear_events()
+        self._measured = self.run_dir is not None
         self.batch_indices = self._went_on_at = None
         self._limits.begin()
         if told := self._debug.sentence():
@@ -368,7 +375,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         if reached:  # the loader has more than it said
             return Stopped(reason=reached)
         self.batch, self.batch_indices = batch, driver.batch_ids  # type: ignore[union-attr]
-        return _fetched(driver.ids_digest() if self._measured else 0)  # type: ignore[union-attr]
+        return _fetched(driver.ids_digest() if self._measured or self.listeners.hear_events else 0)  # type: ignore[union-attr]
 
     @staticmethod
     def _more_in_epoch(state: TrainerState) -> bool:
@@ -517,25 +524,3 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         if ids is None and self.evaluator is not None and self.trainer_state.state in ("sanity_check", "validate"):
             ids = self.evaluator.batch_ids
         return failed if ids is None else attrs.evolve(failed, ids=short(ids))
-
-
-def _mirror(name: str) -> property:
-    def read(trainer: Trainer) -> Any:
-        return getattr(trainer.trainer_state, name)
-
-    def write(trainer: Trainer, value: Any) -> None:
-        trainer.trainer_state = attrs.evolve(trainer.trainer_state, **{name: value})
-
-    return property(read, write, doc=f"`trainer_state.{name}`.")
-
-
-for _name in (
-    "n_epochs",
-    "cur_epoch_idx",
-    "global_forward_batches",
-    "batch_idx_in_epoch",
-    "num_batches_per_epoch",
-    "total_batches",
-):
-    setattr(Trainer, _name, _mirror(_name))
-del _name

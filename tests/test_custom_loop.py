@@ -167,7 +167,6 @@ def test_the_moments_of_a_fetch_are_heard_once_an_epoch_around_a_loop() -> None:
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="engine/steps.py lacks get_no_sync_context")
 def test_a_step_that_was_written_for_many_processes_runs_on_one() -> None:
     """A8.C5: nothing is exchanged there, so there is nothing to hold back."""
 

@@ -124,7 +124,6 @@ class Alike:
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="engine/arguments.py ignores what a driver that is given can't be told any more")
 @pytest.mark.parametrize("setting", Alike.SETTINGS, ids=lambda setting: next(iter(setting)))
 def test_what_is_the_driver_s_is_refused_beside_a_driver(setting: dict[str, Any]) -> None:
     """T2, T17, T21: training in fp32 where fp16 was asked for isn't what anybody means."""
@@ -134,7 +133,6 @@ def test_what_is_the_driver_s_is_refused_beside_a_driver(setting: dict[str, Any]
         Trainer(model, TorchDriver(model), DataLoader(Indexed(2)), optimizer, run_dir=None, **setting)
 
 
-@pytest.mark.xfail(strict=True, reason="engine/arguments.py takes any keys of torch_kwargs")
 @pytest.mark.parametrize(
     "nested",
     [{"set_grad_to_nun": True}, {"gradscaler_kwargs": {"init_scal": 2.0}}, 3, [1]],
@@ -682,7 +680,6 @@ def test_a_user_s_script_is_typed_strictly(tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.xfail(strict=True, reason="engine/trainer.py sets the six counters where no type checker sees them")
 def test_the_counters_of_a_trainer_are_typed(tmp_path: Path) -> None:
     """C9, ST4."""
     assert "Success: no issues found" in checked(tmp_path, SCRIPT + "print(trainer.global_forward_batches + 1)\n")

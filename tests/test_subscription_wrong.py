@@ -219,9 +219,6 @@ def test_a_filter_of_a_user_s_own_class_stays_one_in_each_subscription() -> None
     assert thin.num_called == 0
 
 
-@pytest.mark.xfail(
-    strict=True, reason="engine/trainer.py looks for listeners of events when a run begins, and not later"
-)
 def test_a_listener_that_comes_in_the_middle_of_a_run_is_given_whole_events() -> None:
     """S3: also where nothing is recorded."""
     rates: list[Any] = []

@@ -7,6 +7,7 @@ import json
 import sys
 import warnings
 import weakref
+from collections import UserDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -396,6 +397,25 @@ def test_a_dict_batch_fills_parameters_by_name_and_any_other_is_passed_whole() -
     seen.clear()
     line([{"x": 1, "z": 2}], Model(), model_wo_auto_param_call=True).run()
     assert seen == [({"x": 1, "z": 2}, 5, 6)]
+
+
+def test_a_mapping_that_is_no_dict_fills_them_too_unless_it_is_meant_as_a_whole() -> None:
+    """D4: tokenizers hand out mappings of their own."""
+    seen: list[Any] = []
+
+    class ByName(Line):
+        def forward(self, x: Any, y: Any = 5) -> Any:
+            seen.append((x, y))
+            return super().forward(torch.ones(1))
+
+    class Whole(Line):
+        def forward(self, batch: Any) -> Any:
+            seen.append(batch["x"])
+            return super().forward(torch.ones(1))
+
+    line([UserDict({"x": 1, "other": 3})], ByName()).run()
+    line([UserDict({"x": 2, "other": 3})], Whole()).run()
+    assert seen == [(1, 5), 2]
 
 
 def test_a_batch_that_lacks_what_the_model_needs_is_told_by_name() -> None:

@@ -100,7 +100,7 @@ def test_the_rates_are_those_of_the_reference_trainer_s_formula() -> None:
     run.run()
     assert rates == pytest.approx([RATE * factor((n + 1) / 12) for n in range(12)])
     assert TorchWarmupCallback is Warmup
-    assert (TorchWarmupCallback().warmup, TorchWarmupCallback().schedule) == (0.1, "constant")
+    assert (TorchWarmupCallback().warmup, TorchWarmupCallback().schedule) == (0.1, "linear")
 
 
 @pytest.mark.parametrize(

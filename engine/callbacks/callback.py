@@ -15,7 +15,7 @@ class Callback:
 
     A moment that isn't overridden costs nothing. A callback with a memory overrides `state_dict` and
     `load_state_dict` (or the reference trainer's `on_save_checkpoint` and `on_load_checkpoint`): plain data and
-    tensors only, which is checked when it is registered.
+    tensors only, which is checked when the trainer is built, when one is added later, and when a run begins.
 
     Attributes:
         outside_effects: True for a callback that writes somewhere outside (a logger): after a resume it doesn't hear

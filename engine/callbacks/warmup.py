@@ -34,7 +34,7 @@ class Warmup(Callback):
             the learning rates of the same optimizers.
     """
 
-    def __init__(self, warmup: float = 0.1, schedule: str = "constant") -> None:
+    def __init__(self, warmup: float = 0.1, schedule: str = "linear") -> None:
         if type(warmup) not in (int, float) or not (warmup >= 0 and (type(warmup) is int or warmup <= 1)):
             raise CallerError(
                 f"warmup must be a part of the run from 0.0 to 1.0, or a number of batches, not {warmup!r}"
