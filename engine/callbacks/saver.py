@@ -282,9 +282,8 @@ class Saver:
 @contextmanager
 def weights_of_evaluations(trainer: Any) -> Iterator[None]:
     """Run the body with the weights in the model that its evaluations use, where a callback has them use others."""
-    evaluator = getattr(trainer, "evaluator", None)
     with ExitStack() as stack:
-        for entered in [] if evaluator is None else evaluator.within:
+        for entered in trainer.within:
             stack.enter_context(entered())
         yield
 
