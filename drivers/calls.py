@@ -40,6 +40,8 @@ def method_of(model: nn.Module, name: str, parameter: str) -> str:
     Raises:
         CallerError: it has no such method; the nearest are offered.
     """
+    if not isinstance(name, str):
+        raise CallerError(f"{parameter} must be the name of a method of the model, not {name!r}")
     if not callable(getattr(model, name, None)):
         own = [n for n in dir(type(model)) if not n.startswith("_") and n not in dir(nn.Module)]
         raise CallerError(

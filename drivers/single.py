@@ -106,6 +106,8 @@ class TorchDriver(Evaluations, Trials):
         for optimizer in given:
             if not isinstance(optimizer, Optimizer):
                 raise CallerError(f"optimizers must hold torch Optimizers, not {_named(optimizer)}")
+        if len({id(optimizer) for optimizer in given}) != len(given):
+            raise CallerError("an optimizer is given twice: it would take two steps in one update")
         self.optimizers = list(given)
         own = any(type(optimizer).zero_grad is not Optimizer.zero_grad for optimizer in given)
         self._plain_zero = self._set_to_none and not own

@@ -16,6 +16,7 @@ from tachograph.states.cadence import Batches, Cadence, Epochs, Parts, Seconds, 
 from tachograph.states.errors import CallerError, nearest
 
 from .callbacks.callback import Callback
+from .callbacks.monitor import Monitor
 from .callbacks.progress import Progress
 from .callbacks.snapshot_policy import in_seconds
 from .checks import as_callbacks
@@ -117,6 +118,18 @@ def one_of(value: Any, name: str, legal: Sequence[str]) -> Any:
     if value not in legal:
         raise CallerError(f"{name} must be one of {', '.join(map(repr, legal))}, not {value!r}")
     return value
+
+
+def flag(value: Any, name: str) -> bool:
+    """Check a yes or no."""
+    if type(value) is not bool:
+        raise CallerError(f"{name} must be True or False, not {value!r}")
+    return value
+
+
+def monitor(value: Any) -> Any:
+    """Check what callbacks without a monitor of their own look at."""
+    return value if value is None or isinstance(value, Monitor) else Monitor(value).name
 
 
 def duration(value: Any, name: str) -> float | None:

@@ -82,15 +82,17 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         seed: of the data order and of all generators; None takes torch's initial seed, and leaves the generators alone.
         precision: "fp32", "bf16" or "fp16".
         snapshot_every: "epoch", n batches, a time such as "10min", or None: only at signals and errors.
-        kwargs: the reference trainer's: `n_batches`, `monitor`, `larger_better`, `train_fn`, `evaluate_fn`,
-            `train_input_mapping` and so on, `model_wo_auto_param_call`, `progress_bar` ("auto", "rich", "plain", None),
-            `set_grad_to_none`, `torch_kwargs`. And ours: `rows`, further rows of the table (see `training_machine`),
-            and `perform`, the functions of the states they add: state name -> `f(state) -> event`; `max_time`, a limit
-            in seconds or as "2h"; `accumulation_tail`, what becomes of a window that is open at an epoch's end: "flush"
-            (it is closed with its own divisor), "carry" (the next epoch fills it up) or "drop"; `requeue`, see
-            `requeue_of`; `keep_snapshots`, an int n to keep the last n snapshots, or a `Keep(...)`; and
-            `on_snapshot_fault`, "raise" or "warn" when one can't be written.
-            `min_epochs`: a listener's stop waits until so many epochs are done; 0: it never waits.
+        kwargs: more, by purpose. Limits: `n_batches`, which takes the place of `n_epochs`; `max_time`, in seconds or as
+            "2h"; `min_epochs`: a listener's stop waits until so many are done. Evaluation: `monitor` and
+            `larger_better`, for every callback without its own; `train_fn` and `evaluate_fn`, names of the model's
+            methods; `train_input_mapping` and the like, for one of the two; `model_wo_auto_param_call`: a dict batch
+            is passed whole; `model_use_eval_mode`. Windows: `accumulation_tail`, what becomes of one that is open at an
+            epoch's end: "flush" (it is closed with its own divisor), "carry" (the next epoch fills it up), "drop".
+            Snapshots: `keep_snapshots`, an int n to keep the last n, or a `Keep(...)`; `on_snapshot_fault`, "raise" or
+            "warn" when one can't be written; `requeue`, see `requeue_of`. States of your own: `rows`, further rows of
+            the table (see `training_machine`), and `perform`, state name -> `f(state) -> event`. What is shown:
+            `progress_bar`, "auto", "rich", "plain", "json", "tqdm", a callback, or None. torch: `set_grad_to_none`,
+            `torch_non_blocking`, `torch_kwargs` (these two, and `gradscaler_kwargs`).
             `overfit_batches`: n > 0: train on the first n batches of the first epoch in every epoch, and validate on
             them; -1: on all of it; 0: off.
             `fast_dev_run`: True or n: one epoch of 1 or n batches of everything, nothing kept that wasn't asked for.
@@ -100,6 +102,16 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
             warnings.
             `detect_anomaly`: True: during a run, a backward pass that makes a NaN is an error.
             `compile`: True, or a dict of `torch.compile`'s arguments: what batches are given to is compiled.
+            Taken, and without effect in one process: `data_device`, `torch_ddp_kwargs`, `use_dist_sampler`,
+            `use_eval_dist_sampler`, `output_from_new_proc`, `check_dataloader_legality`.
+
+    Attributes:
+        state: your own values, saved with every snapshot: a dict with attributes.
+        seed: the run's seed.
+        monitor: what callbacks without a monitor of their own look at; None: nothing.
+        larger_better: whether more of it is better.
+        train_dataloader: the loader.
+        batch_indices: the sample ids of the batch in hand; None where they aren't known.
 
     Raises:
         CallerError: an argument can't be used; the message says which, and what would be. Nothing was written.
@@ -152,8 +164,8 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         self._limits = Limits(n_batches, max_time, lambda: self.world.timer())
         self._due = Due(arguments.cadence(validate_every), lambda: self._limits.seconds)
         self._tail = arguments.one_of(given["accumulation_tail"], "accumulation_tail", TAILS)
-        self.monitor = given["monitor"]
-        self.larger_better: bool = given["larger_better"]
+        self.monitor = arguments.monitor(given["monitor"])
+        self.larger_better: bool = arguments.flag(given["larger_better"], "larger_better")
         if (metrics is None) != (validate_dataloaders is None):
             lacking = "metrics" if metrics is None else "validate_dataloaders"
             raise CallerError(f"metrics and validate_dataloaders belong together: {lacking} is missing")

@@ -224,6 +224,8 @@ class Starred(Mean):
     update = starred  # type: ignore[assignment]
 
 
+SAME = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+
 WRONG: dict[str, list[tuple[Any, str]]] = {
     "model": [
         (3, "model must be a torch.nn.Module, not int"),
@@ -266,6 +268,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         ([3], "optimizers must hold torch Optimizers, not int"),
         (torch.optim.SGD, "optimizers must be one torch Optimizer or a sequence of them, not type"),
         ({"a": 3}, "optimizers must be one torch Optimizer or a sequence of them, not dict"),
+        ([SAME, SAME], "an optimizer is given twice: it would take two steps in one update"),
     ],
     "device": [
         ("nowhere", "device 'nowhere' isn't one: "),
@@ -353,6 +356,8 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "output_mapping": [("loss", "output_mapping must be None, a callable or a dict, not str")],
     "train_input_mapping": [([1], "input_mapping must be None, a callable or a dict, not list")],
     "evaluate_output_mapping": [([1], "output_mapping must be None, a callable or a dict, not list")],
+    "monitor": [(3, "monitor must be a key of the results or a function, not 3")],
+    "larger_better": [("yes", "larger_better must be True or False, not 'yes'")],
     "accumulation_steps": [
         (0, "accumulation_steps must be an integer >= 1, not 0"),
         (-1, "accumulation_steps must be an integer >= 1, not -1"),
@@ -376,6 +381,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         ),
     ],
     "train_fn": [
+        (3, "train_fn must be the name of a method of the model, not 3"),
         ("train_stepp", "train_fn='train_stepp': Regression has no such method. "),
         ("forwart", "train_fn='forwart': Regression has no such method. Did you mean 'forward'?"),
     ],
