@@ -158,7 +158,7 @@ def test_what_is_wrong_with_its_evaluator_shows_when_the_trainer_is_built_or_beg
 
 
 def test_training_does_not_notice_it_by_a_bit(tmp_path: Path) -> None:
-    """K9, B31: with noise in its data and dropout in the model: weights, generators and chain."""
+    """K9: with noise in its data and dropout in the model: weights, generators and chain."""
 
     def evaluating(run: Run) -> Any:
         other = Run(run_dir=None, noise=True)
