@@ -43,7 +43,7 @@ from tachograph.engine import (
     replay,
 )
 from tachograph.engine.callbacks.progress.status import Pace, Status
-from tachograph.engine.callbacks.progress.wording import FIRST, Words, duration, fit, joined
+from tachograph.engine.callbacks.progress.wording import FIRST, Columns, Words, duration, fit, joined
 from tachograph.engine.world import World
 from tachograph.states import Event, Failed, Machine, Row
 from tachograph.states.errors import CallerError
@@ -224,6 +224,11 @@ def test_results_whose_names_begin_with_an_underscore_are_not_shown() -> None:
     assert "validation 1 after batch 2: {" + '"f#m":0.123456789}\n' in shown(progress={"format_json": True}, **about)
     for mode in MODES:
         assert "_raw" not in shown(mode, file=Tty(), **about)
+
+
+def test_results_as_json_have_words_for_what_is_no_number() -> None:
+    """K10: format_json."""
+    assert Words(as_json=True).results({"a": NAN, "b": [float("inf")]}) == '{"a":"nan","b":["inf"]}'
 
 
 @pytest.mark.parametrize(
@@ -797,6 +802,13 @@ def test_a_narrow_line_leaves_out_the_least_important_first() -> None:
         fields = fit(FIELDS, width)
         assert len(joined(fields)) <= width
         assert list(fields) == [name for name in FIELDS if name in fields]
+
+
+def test_fields_keep_their_place_and_a_long_state_takes_none_for_good() -> None:
+    """C4."""
+    columns = Columns()
+    columns.padded({"state": "sanity_check", "loss": "loss 0.123456"})
+    assert columns.padded({"state": "step", "loss": "loss 0.5"}) == {"state": "step ", "loss": "loss 0.5     "}
 
 
 @pytest.mark.parametrize("mode", ["rich", "tqdm"])
