@@ -9,6 +9,7 @@ from tachograph.states.errors import CallerError
 
 from .callback import Callback
 from .monitor import Monitor
+from .results_monitor import check_validates
 
 
 class EarlyStopping(Callback):
@@ -29,7 +30,7 @@ class EarlyStopping(Callback):
         divergence_threshold: stop at once at a value that is worse than this: nothing will come of it.
 
     Raises:
-        CallerError: an argument is out of range, or there is no monitor (when the trainer is built).
+        CallerError: an argument is out of range; or, when the trainer is built: there is no monitor, or no validation.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class EarlyStopping(Callback):
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         self._monitor = Monitor.of(*self._asked, trainer=trainer, needed_by="EarlyStopping")
+        check_validates(trainer, "EarlyStopping")
 
     def on_sanity_check_end(self, trainer: Any, sanity_check_res: dict[str, Any]) -> None:
         assert self._monitor is not None
