@@ -58,8 +58,6 @@ def train_and_kill() -> None:
             wait_for_batch(child, KILL_AT)
         finally:
             child.kill()  # SIGKILL: the process gets no chance to save or to say anything
-    if sys.stderr.isatty():
-        print("\033[?25h", file=sys.stderr)  # nor to give back the cursor that its progress line had hidden
 
 
 def train_on_to_the_end() -> None:
