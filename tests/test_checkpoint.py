@@ -832,7 +832,7 @@ def test_killed_while_one_folder_takes_the_place_of_another_the_last_save_is_who
         assert any(both(path) for path in (run_dir / "checkpoints").glob("*model-last"))
         again = build(run_dir)
         seen: list[list[str]] = []
-        for moment in ("on_train_begin", "on_train_batch_begin"):
+        for moment in ("on_train_begin", "on_after_resume", "on_train_batch_begin"):
             again.on(moment, lambda t, *_: seen.append(names(run_dir / "checkpoints")))  # noqa: B023
         again.run(resume_from="auto")
         if n > points[0]:
