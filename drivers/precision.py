@@ -10,9 +10,16 @@ from typing import Any
 import attrs
 import torch
 
-from tachograph.states.errors import CallerError, nearest
+from tachograph.states.errors import CallerError, did_you_mean
 
 PRECISIONS = ("fp32", "bf16", "fp16")
+
+_ELSEWHERE = {
+    **dict.fromkeys(("32", "32-true", "float32", "float", "full", "no"), "fp32"),
+    **dict.fromkeys(("bf16-mixed", "bfloat16"), "bf16"),
+    **dict.fromkeys(("16", "16-mixed", "float16", "half", "amp"), "fp16"),
+}
+"""What other libraries call them."""
 
 
 @attrs.frozen
@@ -61,6 +68,15 @@ def _scaler(device: torch.device, options: Any) -> Any:
         raise CallerError(f"torch_kwargs: gradscaler_kwargs aren't those of torch.amp.GradScaler: {error}") from error
 
 
+def _meant(name: Any) -> str:
+    """Return the end of a sentence about a precision that isn't known."""
+    asked = str(name).removeprefix("torch.")
+    if asked in _ELSEWHERE:
+        return f": here it is {_ELSEWHERE[asked]!r}"
+    near = did_you_mean(asked, PRECISIONS)
+    return near and f". {near}"
+
+
 def choose_precision(name: str | None, fp16: bool, device: torch.device, scaler_options: dict[str, Any]) -> Precision:
     """Build a precision.
 
@@ -77,9 +93,7 @@ def choose_precision(name: str | None, fp16: bool, device: torch.device, scaler_
         raise CallerError(f"fp16=True and precision={name!r} contradict each other: give one of them")
     name = name or ("fp16" if fp16 else "fp32")
     if name not in PRECISIONS:
-        raise CallerError(
-            f"precision must be one of {', '.join(PRECISIONS)}, not {name!r}. {nearest(name, PRECISIONS)}"
-        )
+        raise CallerError(f"precision must be one of {', '.join(PRECISIONS)}, not {name!r}{_meant(name)}")
     if name == "fp32":
         return Precision("fp32", None, None)
     dtype = torch.bfloat16 if name == "bf16" else torch.float16

@@ -20,6 +20,7 @@ from .callbacks.monitor import Monitor
 from .callbacks.progress import Progress
 from .callbacks.snapshot_policy import in_seconds
 from .checks import as_callbacks
+from .elsewhere import ARGUMENTS_ELSEWHERE, instead
 from .events import Filter
 
 SETTINGS: dict[str, Any] = {
@@ -76,8 +77,8 @@ def known(kwargs: dict[str, Any], signature: Iterable[str]) -> dict[str, Any]:
     """
     for name in kwargs:
         if name not in SETTINGS:
-            own = [*signature, *SETTINGS]
-            raise CallerError(f"Trainer has no argument {name!r}. {nearest(name, set(own) - {'self', 'kwargs'})}")
+            own = {*signature, *SETTINGS} - {"self", "kwargs"}
+            raise CallerError(f"Trainer has no argument {name!r}{instead(name, ARGUMENTS_ELSEWHERE, own)}")
     return {**SETTINGS, **kwargs}
 
 
@@ -159,7 +160,7 @@ def cadence(every: Any) -> Any:
     if not cadences or None in cadences:
         raise CallerError(
             "validate_every must be n > 0 (batches), -n (epochs), a number with its unit ('100 updates', '0.25 epoch', "
-            f"'10min'), several of these, or a function f(trainer) -> bool, not {every!r}"
+            f"'10min'), several of these, or a function f(trainer) -> bool, not {every!r}{_meant(several, cadences)}"
         )
     return cadences
 
@@ -178,6 +179,17 @@ def _cadence(one: Any) -> Cadence | None:
         return (Batches if unit.startswith("batch") else Updates)(int(number)) if whole else None
     seconds = in_seconds(one)
     return Seconds(seconds) if seconds > 0 else None
+
+
+def _meant(given: tuple[Any, ...], found: tuple[Cadence | None, ...]) -> str:
+    """Offer the unit that the first of these that can't be used lacks, or is called elsewhere."""
+    wrong = next((one for one, cadence in zip(given, found, strict=True) if cadence is None), None)
+    if type(wrong) is float and wrong >= 1 and wrong.is_integer():
+        return f": say {int(wrong)} (batches)"
+    if type(wrong) is float and wrong > 0:
+        return f": say '{wrong} epoch'"
+    match = re.fullmatch(r"\s*(\d+)\s*(steps?|it|iters?|iterations?|)\s*", wrong) if isinstance(wrong, str) else None
+    return f": say '{match[1]} updates' or '{match[1]} batches'" if match and int(match[1]) else ""
 
 
 def _asking(every: Callable[..., Any]) -> Callable[[Any], bool]:
@@ -220,6 +232,9 @@ def driver_options(driver: Any, precision: Any, fp16: bool, given: dict[str, Any
     Raises:
         CallerError: `torch_kwargs` can't be used; or the driver was built already, and would be told something else.
     """
+    if not isinstance(driver, (str, Driver)):  # most often it was left out, and the loader stands in its place
+        named = type(driver).__name__
+        raise CallerError(f"driver must be a name or a Driver, not {named}: the second argument is 'torch'")
     nested = _nested(given["torch_kwargs"])
     if isinstance(driver, Driver):
         _refuse_beside(driver, {"precision": precision, "fp16": fp16, **given})

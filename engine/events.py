@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 import attrs
 
-from tachograph.states.errors import CallerError, nearest
+from tachograph.states.errors import CallerError
 
 from .arity import check_plain, name_of, signature_of, takes
 from .callbacks.callback import ALIASES, MOMENTS
+from .elsewhere import MOMENTS_ELSEWHERE, instead
 
 Fn = TypeVar("Fn", bound=Callable[..., Any])
 
@@ -29,7 +30,7 @@ def moment_name(name: str) -> str:
     """
     found = ALIASES.get(name, name)
     if found not in MOMENTS:
-        raise CallerError(f"there is no moment {name!r}. {nearest(name, [*MOMENTS, *ALIASES])}")
+        raise CallerError(f"there is no moment {name!r}{instead(name, MOMENTS_ELSEWHERE, [*MOMENTS, *ALIASES])}")
     return found
 
 

@@ -130,7 +130,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         model: Any,
         driver: str | Driver,
         train_dataloader: Any,
-        optimizers: Any,
+        optimizers: Any = None,
         device: Any = "cpu",
         n_epochs: int | None = 20,
         validate_dataloaders: Any = None,

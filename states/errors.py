@@ -51,7 +51,10 @@ class IllegalEvent(TachographError):
 def nearest(name: object, known: Iterable[str], n: int = 3) -> str:
     """Say the known names most like `name`, for the end of a sentence about one that isn't known."""
     names = sorted(known)
-    close = difflib.get_close_matches(str(name), names, n=n, cutoff=0.5)
-    if close:
-        return "Did you mean " + " or ".join(repr(c) for c in close) + "?"
-    return "Known: " + ", ".join(names) + "."
+    return did_you_mean(name, names, n) or "Known: " + ", ".join(names) + "."
+
+
+def did_you_mean(name: object, known: Iterable[str], n: int = 3) -> str:
+    """Ask for the known names most like `name`, where the sentence names them all already; "" if none is like it."""
+    close = difflib.get_close_matches(str(name), sorted(known), n=n, cutoff=0.5)
+    return "Did you mean " + " or ".join(repr(c) for c in close) + "?" if close else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tachograph.drivers import Driver, StubDriver
 from tachograph.engine import Callback, Progress, Trainer
+from tachograph.engine.arguments import SETTINGS
+from tachograph.engine.elsewhere import ARGUMENTS_ELSEWHERE
 from tachograph.states.errors import CallerError
 from tests.toys import Indexed, Regression, Sum, stub
 
@@ -333,8 +336,8 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "validate_dataloaders": [
         (None, "metrics and validate_dataloaders belong together: validate_dataloaders is missing"),
         ({}, "dataloaders is an empty dict: give one loader at least"),
-        (3, "the evaluation loader '' can't be iterated over: it is a int"),
-        ({"a": 3}, "the evaluation loader 'a' can't be iterated over: it is a int"),
+        (3, "the evaluation loader can't be iterated over: it is an int"),
+        ({"a": 3}, "the evaluation loader 'a' can't be iterated over: it is an int"),
         ({"a": iter([1])}, "the evaluation loader 'a' is an iterator, empty after its first use: give what makes it"),
         ({"a": loader(0)}, "the evaluation loader 'a' is empty"),
     ],
@@ -349,6 +352,14 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (True, "validate_every must be n > 0 (batches)"),
         ((), "validate_every must be n > 0 (batches)"),
         ((2, 0), "validate_every must be n > 0 (batches)"),
+        (0.5, "a function f(trainer) -> bool, not 0.5: say '0.5 epoch'"),
+        ((0.25, -1), "a function f(trainer) -> bool, not (0.25, -1): say '0.25 epoch'"),
+        (100.0, "a function f(trainer) -> bool, not 100.0: say 100 (batches)"),
+        ("100 steps", "a function f(trainer) -> bool, not '100 steps': say '100 updates' or '100 batches'"),
+        ((-1, "7it"), "a function f(trainer) -> bool, not (-1, '7it'): say '7 updates' or '7 batches'"),
+        ("1 iteration", "a function f(trainer) -> bool, not '1 iteration': say '1 updates' or '1 batches'"),
+        ("3", "a function f(trainer) -> bool, not '3': say '3 updates' or '3 batches'"),
+        ("0.5 updates", "a function f(trainer) -> bool, not '0.5 updates'"),
         (lambda: True, "validate_every must take (trainer), but <function"),
         (lambda a, b, c: True, "takes 3 arguments"),
     ],
@@ -366,7 +377,12 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     ],
     "precision": [
         ("fp61", "precision must be one of fp32, bf16, fp16, not 'fp61'. Did you mean 'fp16'"),
-        (16, "precision must be one of fp32, bf16, fp16, not 16"),
+        (16, "precision must be one of fp32, bf16, fp16, not 16: here it is 'fp16'"),
+        ("16-mixed", "precision must be one of fp32, bf16, fp16, not '16-mixed': here it is 'fp16'"),
+        ("bf16-mixed", "precision must be one of fp32, bf16, fp16, not 'bf16-mixed': here it is 'bf16'"),
+        ("no", "precision must be one of fp32, bf16, fp16, not 'no': here it is 'fp32'"),
+        (torch.bfloat16, "precision must be one of fp32, bf16, fp16, not torch.bfloat16: here it is 'bf16'"),
+        (["bf16"], "precision must be one of fp32, bf16, fp16, not ['bf16']"),
     ],
     "seed": [
         (-1, "seed must be an integer from 0 to 2**63 - 1, not -1"),
@@ -419,6 +435,56 @@ def test_an_argument_that_does_not_exist_is_refused_with_the_nearest_names() -> 
         CallerError, match=r"Trainer has no argument 'accumulate_steps'. Did you mean 'accumulation_steps'"
     ):
         build(accumulate_steps=3)
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS_ELSEWHERE))
+def test_another_library_s_argument_is_answered_with_the_one_here(name: str) -> None:
+    """T1, N2: whatever is named here is an argument of the trainer, or of run."""
+    with pytest.raises(CallerError) as caught:
+        build(**{name: 3})
+    said = ARGUMENTS_ELSEWHERE[name]
+    assert str(caught.value) == f"Trainer has no argument {name!r}: here it is {said}"
+    known = {*inspect.signature(Trainer).parameters, *SETTINGS}
+    assert name not in known
+    first = re.match(r"(\w+)(?=$|[ =:(.,])", said)
+    assert first is not None
+    assert first[1] in {*known, "run", "a", "the", "callbacks"}
+
+
+def test_the_arguments_that_a_newcomer_tries_first_are_known() -> None:
+    """T1, N2."""
+    for name, here in {
+        "max_epochs": "n_epochs",
+        "max_steps": "n_batches",
+        "accumulate_grad_batches": "accumulation_steps",
+        "gradient_accumulation_steps": "accumulation_steps",
+        "gradient_clip_val": "a callback, GradClip(...)",
+        "val_check_interval": "validate_every",
+        "devices": "device",
+        "logger": "a callback",
+        "output_dir": "run_dir",
+        "ckpt_path": "run(resume_from=...)",
+    }.items():
+        with pytest.raises(CallerError, match=re.escape(f"Trainer has no argument {name!r}: here it is {here}")):
+            build(**{name: 3})
+
+
+def test_a_driver_that_is_left_out_is_asked_for_by_its_place() -> None:
+    """T2: the loader stands in its place."""
+    model = Regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(CallerError) as caught:
+        Trainer(model, loader(), optimizer)
+    assert str(caught.value) == "driver must be a name or a Driver, not DataLoader: the second argument is 'torch'"
+    with pytest.raises(CallerError, match="optimizers must be one torch Optimizer or a sequence of them, not NoneType"):
+        Trainer(model, "torch", loader())
+
+
+def test_a_precision_s_sentence_says_the_choices_once() -> None:
+    """T17."""
+    with pytest.raises(CallerError) as caught:
+        build(precision="int4")
+    assert str(caught.value) == "precision must be one of fp32, bf16, fp16, not 'int4'"
 
 
 @pytest.mark.parametrize("which", ["input", "output"])
@@ -498,6 +564,9 @@ def test_a_callback_whose_state_is_not_plain_data_is_refused_with_the_path_to_it
 
         def state_dict(self) -> dict[str, Any]:
             return self._state
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            pass
 
     for state, said in (
         (
