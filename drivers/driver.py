@@ -377,6 +377,19 @@ class Driver(abc.ABC):
     def place(self, metric: Any) -> None:
         """Move a metric that holds tensors to where the model is."""
 
+    def mean_of(self, value: Any) -> Any:
+        """Return a number, or the mean of a tensor's elements where it lies; None for what is neither."""
+        return value if isinstance(value, (int, float)) else None
+
+    def samples_of(self, batch: Any, whole: bool) -> int:
+        """Return how many samples a batch of an evaluation holds.
+
+        Args:
+            batch: mapped, and on the device.
+            whole: it is what `evaluation_batches` yielded last, and not a part of that or something else.
+        """
+        return len(self.evaluation_ids) if whole and self.evaluation_ids is not None else 1
+
     def all_gather(self, value: Any) -> list[Any]:
         """Return what every process holds, in the order of their ranks: numbers, tensors, or a tree of them."""
         return [value]

@@ -7,12 +7,14 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 
 from . import generators, storage
-from .calls import caller_of, method_of
+from .calls import batch_size, caller_of, method_of
 from .driver import Driver
 from .loaders import EvaluationSource, described
+from .matching import as_mapping
 from .undisturbed import undisturbed
 
 _LOOKUP = {"validate": ("validate_step", "test_step"), "test": ("test_step", "validate_step")}
@@ -50,6 +52,21 @@ class Evaluations(Driver):
     def place(self, metric: Any) -> None:
         if callable(getattr(metric, "to", None)):
             metric.to(self.device)
+
+    def mean_of(self, value: Any) -> Any:
+        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":
+            value = torch.as_tensor(value)
+        if not isinstance(value, torch.Tensor):
+            return super().mean_of(value)
+        if value.is_complex():
+            return None
+        exact = torch.float32 if value.device.type == "mps" else torch.float64  # which that device hasn't got
+        return value.detach().to(exact).mean()
+
+    def samples_of(self, batch: Any, whole: bool) -> int:
+        if whole and self.evaluation_ids is not None:
+            return len(self.evaluation_ids)
+        return batch_size(as_mapping(batch) or batch)
 
     def to_host(self, outputs: Any) -> Any:
         return storage.copied(outputs)

@@ -63,7 +63,7 @@ class ByHand:
 
         Args:
             dataloaders: one loader, or a dict name -> loader.
-            metrics: a dict name -> metric; None takes the trainer's.
+            metrics: a dict name -> metric, as `Evaluator` takes it; None takes the trainer's.
             num_eval_batch_per_dl: batches to use of each loader, > 0; -1 uses all; or a fraction of its length.
             verbose: 1 prints the results.
 
@@ -75,14 +75,20 @@ class ByHand:
         """
         if metrics is None and self.evaluator is None:
             raise CallerError("this trainer has no metrics: give test() some")
-        given = self.evaluator.metrics if metrics is None else metrics  # type: ignore[union-attr]
-        how = {**self._evaluation, "mode": "test", "verbose": verbose}
+        given = self.evaluator.given_metrics if metrics is None else metrics  # type: ignore[union-attr]
+        how = {**self._evaluation, "mode": self._test_mode(), "verbose": verbose}
         evaluator = Evaluator(dataloaders=dataloaders, metrics=given, driver=self.driver, **how)
         evaluator.within = self.within
         try:
             return evaluator.run(num_eval_batch_per_dl)
         finally:
             self._forget_loaders(evaluator)
+
+    def _test_mode(self) -> str:
+        """Return the mode that finds the step of a test; nobody asked for one, so that a substitution isn't told."""
+        model = self._evaluation["model"]
+        model = getattr(self.driver, "model", None) if model is None else model
+        return "test" if hasattr(model, "test_step") else "validate"
 
     def predict(
         self,
@@ -104,6 +110,8 @@ class ByHand:
         Raises:
             CallerError: an argument can't be used, or this is called in the midst of an evaluation.
         """
+        if dataloaders is None:
+            raise CallerError("dataloaders is missing: give predict() one loader, or a dict name -> loader")
         return (self.evaluator or self._predictor()).predict(dataloaders, num_eval_batch_per_dl, on_batch)
 
     def _predictor(self) -> Passes:

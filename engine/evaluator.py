@@ -5,6 +5,7 @@ Training doesn't notice it: no gradients, every module's mode put back, the gene
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from tachograph.states.errors import CallerError, nearest
 from .describing import named
 from .metric_calls import checked_metrics, computed, update_of
 from .notes import attach
+from .output_mean import OutputMean
 from .passes import Limit, Passes, check_limit
 
 _SETTINGS: dict[str, Any] = {
@@ -36,7 +38,9 @@ class Evaluator(Passes):
         model: an `nn.Module`; may be None with a driver, whose model is taken.
         dataloaders: one loader, or a dict name -> loader.
         metrics: a dict name -> metric: anything with `update`, `compute` and `reset` (torchmetrics, say), or with
-            `update`, `get_metric` and `reset`. `update`'s parameters are filled by name from the outputs and the batch.
+            `update`, `get_metric` and `reset`. `update`'s parameters are filled by name from the outputs and the batch;
+            those of `(metric, {"preds": "logits"})` from other names. A string such as "loss" is the name of an output,
+            whose mean over all samples is the result. Without loaders and metrics it only predicts.
         driver: a driver or the name of one; None means "torch".
         device: where to evaluate; None: where the model's parameters are.
         batch_step_fn: `f(evaluator, batch)`, called for each batch instead of `evaluate_step` and `update`.
@@ -71,14 +75,15 @@ class Evaluator(Passes):
     ) -> None:
         for name in kwargs:
             if name not in _SETTINGS:
-                raise CallerError(f"Evaluator has no argument {name!r}. {nearest(name, _SETTINGS)}")
+                own = {*inspect.signature(Evaluator).parameters, *_SETTINGS} - {"kwargs"}
+                raise CallerError(f"Evaluator has no argument {name!r}. {nearest(name, own)}")
         settings = {**_SETTINGS, **kwargs}
         if batch_step_fn is not None and needed(batch_step_fn) != 2:
             raise CallerError(f"batch_step_fn must be a function of (evaluator, batch), not {batch_step_fn!r}")
         super().__init__(
             _driver_of(driver, model, device, fp16, settings),
             model,
-            {"": None} if dataloaders is None else dataloaders,  # refused there like anything that is no loader
+            dataloaders,
             mode=mode,
             evaluate_fn=settings["evaluate_fn"],
             input_mapping=input_mapping,
@@ -86,23 +91,49 @@ class Evaluator(Passes):
             eval_mode=settings["model_use_eval_mode"],
             progress_bar=settings["progress_bar"],
         )
-        self._choose()
-        self.metrics = checked_metrics(metrics)
+        self.metrics, self._sources = self._checked(metrics)
         self.verbose = verbose
         self.separator: str = settings["separator"]
         self._batch_step_fn = batch_step_fn
         self._distributed = self.driver.world_size > 1 and settings["use_dist_sampler"] is not False
-        self._updates = {name: update_of(name, metric) for name, metric in self.metrics.items()}
+        self._in_hand: Any = None
+        self._updates = {
+            name: update_of(name, metric, self._sources[name], self.driver.mean_of, self._samples_of)
+            for name, metric in self.metrics.items()
+        }
         self.before_batch: Callable[[Any], None] | None = None
         self.after_batch: Callable[[], None] | None = None
+
+    def _checked(self, metrics: Any) -> tuple[dict[str, Any], dict[str, Mapping[str, str]]]:
+        if metrics is None and not self.dataloaders:
+            return {}, {}  # it only predicts, perhaps by a method of its own: none is looked for yet
+        if not self.dataloaders:
+            raise CallerError("dataloaders is missing: give one loader, or a dict name -> loader")
+        checked = checked_metrics(metrics)
+        self._choose()
+        return checked
+
+    @property
+    def given_metrics(self) -> dict[str, Any]:
+        """The metrics in the form that `metrics` takes."""
+        return {
+            name: metric.of if isinstance(metric, OutputMean) else (metric, self._sources[name])
+            for name, metric in self.metrics.items()
+        }
 
     def built_with(self) -> dict[str, Any]:
         """Return plain data on what is evaluated, and how."""
         return {
             "fn": named(self._batch_step_fn) or self._fn_name,
-            "metrics": {name: named(metric) for name, metric in self.metrics.items()},
+            "metrics": {name: self._described(name) for name in self.metrics},
             "loaders": {name or "given": self.driver.describe(held) for name, held in self.dataloaders.items()},
         }
+
+    def _described(self, name: str) -> Any:
+        metric, sources = self.metrics[name], self._sources[name]
+        if isinstance(metric, OutputMean):
+            return f"the mean of {metric.of!r}"
+        return [named(metric), dict(sources)] if sources else named(metric)
 
     def run(self, num_eval_batch_per_dl: Limit = -1) -> dict[str, Any]:
         """Evaluate all metrics on all loaders.
@@ -142,6 +173,8 @@ class Evaluator(Passes):
 
     def _run(self, limit: Limit, interrupted: Callable[[], bool], work: Callable[[Any], None]) -> dict[str, Any] | None:
         check_limit(limit)
+        if not self.metrics:
+            raise CallerError("there is nothing to evaluate: build the Evaluator with dataloaders and metrics")
         results: dict[str, Any] = {}
         with self._undisturbed():
             try:
@@ -158,11 +191,18 @@ class Evaluator(Passes):
                 raise
         return results
 
+    def _samples_of(self, batch: Any) -> int:
+        return self.driver.samples_of(batch, batch is self._in_hand)
+
     def _work(self, batch: Any) -> None:
-        if self._batch_step_fn is not None:
-            self._batch_step_fn(self, batch)
-        else:
-            self.update(batch, self.evaluate_step(batch))
+        self._in_hand = batch
+        try:
+            if self._batch_step_fn is not None:
+                self._batch_step_fn(self, batch)
+            else:
+                self.update(batch, self.evaluate_step(batch))
+        finally:
+            self._in_hand = None
 
     def _heard_work(self, batch: Any) -> None:
         if self.before_batch is not None:

@@ -17,6 +17,7 @@ from tachograph.drivers.lengths import length_of, most_of
 from tachograph.drivers.matching import mapping_fn
 from tachograph.states.errors import CallerError
 
+from .articles import a_kind
 from .losses import short
 from .notes import note
 from .pass_progress import PassProgress
@@ -179,7 +180,7 @@ class Passes:
         interrupted: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Work off one loader; False if it was given up."""
-        most = most_of(loader, limit, "limit_validate_batches", f"the evaluation loader {name or 'given'!r}")
+        most = most_of(loader, limit, "limit_validate_batches", called(name))
         tell_epoch(-1, *samplers_of(loader))  # every evaluation has the same order, whenever it is
         done, to_device, mapping = 0, self.driver.to_device, self._input_mapping
         try:
@@ -193,10 +194,10 @@ class Passes:
         except BaseException as error:
             self.batch_ids = self.driver.evaluation_ids
             held = "" if self.batch_ids is None else f", which holds the samples {short(self.batch_ids)}"
-            note(error, f"in batch {done} of the evaluation loader{name and f' {name!r}'}{held}")
+            note(error, f"in batch {done} of {called(name)}{held}")
             raise
         if not done:
-            raise CallerError(f"the evaluation loader {name or 'given'!r} made no batch")
+            raise CallerError(f"{called(name)} made no batch")
         return True
 
 
@@ -213,6 +214,8 @@ def named_loaders(dataloaders: Any) -> dict[str, Any]:
     Raises:
         CallerError: there is none, or one can't be read again and again.
     """
+    if dataloaders is None:
+        raise CallerError("dataloaders is missing: give one loader, or a dict name -> loader")
     held = dict(dataloaders) if isinstance(dataloaders, Mapping) else {"": dataloaders}
     if not held:
         raise CallerError("dataloaders is an empty dict: give one loader at least")
@@ -222,11 +225,26 @@ def named_loaders(dataloaders: Any) -> dict[str, Any]:
         if not isinstance(name, str):
             raise CallerError(f"the name of an evaluation loader must be a string, not {name!r}")
         if isinstance(loader, (str, bytes)) or not isinstance(loader, Iterable):
-            raise CallerError(f"the evaluation loader {name!r} can't be iterated over: it is a {type(loader).__name__}")
+            raise CallerError(f"{called(name)} can't be iterated over: it is {a_kind(loader)}")
+        if isinstance(loader, (list, tuple)) and any(map(_is_loader, loader)):
+            raise CallerError(f"{called(name)} is a {type(loader).__name__} of loaders: give a dict name -> loader")
         if hasattr(loader, "__next__"):
-            raise CallerError(
-                f"the evaluation loader {name!r} is an iterator, empty after its first use: give what makes it"
-            )
+            raise CallerError(f"{called(name)} is an iterator, empty after its first use: give what makes it")
         if length_of(loader) == 0:
-            raise CallerError(f"the evaluation loader {name!r} is empty")
+            raise CallerError(f"{called(name)} is empty")
     return held
+
+
+def called(name: str) -> str:
+    """Name an evaluation loader; a single one has no name of its own."""
+    return f"the evaluation loader {name!r}" if name else "the evaluation loader"
+
+
+def _is_loader(batch: Any) -> bool:
+    """Say whether what should be a batch is a loader: it is gone through, but nothing can be looked up in it."""
+    return (
+        isinstance(batch, Iterable)
+        and not hasattr(batch, "__getitem__")
+        and not isinstance(batch, (set, frozenset))
+        and not hasattr(batch, "__next__")
+    )

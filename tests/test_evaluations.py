@@ -358,9 +358,9 @@ def test_a_trainer_without_metrics_predicts_too() -> None:
 @pytest.mark.parametrize(
     ("predict", "said"),
     [
-        (lambda t: t.predict(None), "there is nothing to predict on: give dataloaders"),
+        (lambda t: t.predict(None), "dataloaders is missing: give predict() one loader, or a dict name -> loader"),
         (lambda t: t.predict({}), "dataloaders is an empty dict"),
-        (lambda t: t.predict([]), "the evaluation loader '' is empty"),
+        (lambda t: t.predict([]), "the evaluation loader is empty"),
         (lambda t: t.predict([1], 0), "num_eval_batch_per_dl must be -1 (all) or > 0, not 0"),
         (lambda t: t.predict([1], on_batch="print"), "on_batch must be a function f(outputs, batch), not 'print'"),
     ],

@@ -161,8 +161,8 @@ def test_an_evaluator_stands_alone_with_a_module_a_driver_or_the_name_of_one() -
             "batch_step_fn must be a function of (evaluator, batch), not <function",
         ),
         ({"metrics": None}, "metrics must be a dict name -> metric with one metric at least, not None"),
-        ({"dataloaders": None}, "the evaluation loader '' can't be iterated over: it is a NoneType"),
-        ({"dataloaders": []}, "the evaluation loader '' is empty"),
+        ({"dataloaders": None}, "dataloaders is missing: give one loader, or a dict name -> loader"),
+        ({"dataloaders": []}, "the evaluation loader is empty"),
     ],
 )
 def test_an_argument_that_cannot_be_used_is_refused(settings: dict[str, Any], said: str) -> None:
@@ -250,7 +250,7 @@ def test_outputs_and_batches_may_be_dataclasses_or_renamed_and_only_one_of_them_
             lambda self, pred: None,
             (1, 2),
             3,
-            "metric 'm' needs names, but outputs are a int and the batch a tuple: return a dict from the model, or map",
+            "metric 'm' needs names, but outputs are an int and the batch a tuple: return a dict from the model, or map",
         ),
     ],
 )
