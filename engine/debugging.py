@@ -48,16 +48,15 @@ class Debugging:
     # -- what becomes of a trainer's arguments -------------------------------------------------------------
 
     def shortened(self, given: dict[str, Any], **own: Any) -> list[Any]:
-        """Return arguments of a trainer as a quick pass has them: one epoch, nothing on disk that wasn't asked for.
+        """Return arguments of a trainer as a quick pass has them: one epoch, no limit of another kind, nothing on disk.
 
         Args:
             given: the keyword arguments that the constructor doesn't name; changed in place.
             own: `n_epochs`, `run_dir`, `validate_every` and `snapshot_every`.
         """
         if self.fast:
-            kept = None if own["run_dir"] == "auto" else own["run_dir"]
-            own |= {"n_epochs": 1, "run_dir": kept, "validate_every": -1, "snapshot_every": None}
-            given |= {"n_batches": -1, "keep_snapshots": None, "min_epochs": 0}
+            own |= {"n_epochs": 1, "run_dir": None, "validate_every": -1, "snapshot_every": None}
+            given |= {"n_batches": -1, "max_time": None, "keep_snapshots": None, "min_epochs": 0}
         return list(own.values())
 
     def evaluated(self, trainer: Any, loaders: Any, metrics: Any) -> Any:
@@ -85,27 +84,31 @@ class Debugging:
         """Return the callbacks that hear of a run: in a quick pass, none that would leave something behind."""
         if not self.fast:
             return list(callbacks)
-        return [c for c in callbacks if (not c.outside_effects if c.in_quick_pass is None else c.in_quick_pass)]
+        return [callback for callback in callbacks if not isinstance(callback, Callback) or _takes_part(callback)]
 
     # -- what becomes of a run -----------------------------------------------------------------------------
 
+    def source(self, resume_from: Any) -> Any:
+        """Return where a run goes on from: a quick pass from nowhere, since it would be at another run's end."""
+        return None if self.fast else resume_from
+
     def limits(self, train: int, validate: Limit, sanity: int, loader: Any) -> tuple[int, Limit, int]:
-        """Return a run's limits in batches: what `run()` was given, else what the trainer was.
+        """Return a run's limits in batches: a quick pass's own, else what `run()` was given, else what the trainer was.
 
         Args:
             train: batches of an epoch; -1: it wasn't given.
             validate: batches of each validation loader, likewise.
-            sanity: batches of the sanity check.
+            sanity: batches of the sanity check; 0: none, in a quick pass too.
             loader: the training loader.
 
         Raises:
             CallerError: a fraction, and the loader doesn't know its length.
         """
+        if self.fast:
+            return self.fast, self.fast, self.fast if sanity else 0
         if train == -1:
-            train = self.fast or most_of(loader, self.train, "limit_train_batches", "train_dataloader")
-        if validate == -1:
-            validate = self.fast or self.validate
-        return train, validate, self.fast if self.fast and sanity else sanity
+            train = most_of(loader, self.train, "limit_train_batches", "train_dataloader")
+        return train, self.validate if validate == -1 else validate, sanity
 
     def around(self, driver: Driver) -> AbstractContextManager[Any]:
         """Run the body as it is to be watched."""
@@ -117,8 +120,8 @@ class Debugging:
             return ""
         batches = f"{self.fast} batch{'es' if self.fast > 1 else ''}"
         return (
-            f"fast_dev_run: one epoch of {batches}, of training, validation and sanity check alike; no snapshots, and "
-            "callbacks that would leave something behind hear nothing"
+            f"fast_dev_run: one epoch of {batches}, of training, validation and sanity check alike; run_dir and "
+            "resume_from are ignored, and callbacks that would leave something behind hear nothing"
         )
 
     def settings(self) -> dict[str, Any]:
@@ -148,6 +151,10 @@ def debugging_of(given: Mapping[str, Any]) -> Debugging:
         detect_anomaly=bool(_switch(given, "detect_anomaly")),
         compile=_options(given["compile"]),
     )
+
+
+def _takes_part(callback: Callback) -> bool:
+    return not callback.outside_effects if callback.in_quick_pass is None else callback.in_quick_pass
 
 
 def _limit(given: Mapping[str, Any], name: str) -> Limit:

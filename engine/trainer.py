@@ -30,6 +30,7 @@ from tachograph.states.errors import CallerError
 from tachograph.states.step import TAILS, window_size
 
 from . import arguments, describing, recording
+from .callbacks.callback import Callback
 from .debugging import debugging_of
 from .due import Due
 from .engine import Engine
@@ -95,7 +96,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
             `torch_non_blocking`, `torch_kwargs` (these two, and `gradscaler_kwargs`).
             `overfit_batches`: n > 0: train on the first n batches of the first epoch in every epoch, and validate on
             them; -1: on all of it; 0: off.
-            `fast_dev_run`: True or n: one epoch of 1 or n batches of everything, nothing kept that wasn't asked for.
+            `fast_dev_run`: True or n: one epoch of 1 or n batches of everything; no run directory is written or read.
             `limit_train_batches`, `limit_validate_batches`: what `run()` uses of a loader where it isn't told: n > 0
             batches, a fraction > 0.0 and <= 1.0 of its length, -1 all.
             `deterministic`: True: during a run, operations without a deterministic algorithm are errors; "warn":
@@ -269,6 +270,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         """
         if resume_from is None and self._load_from is not None:
             resume_from, self._load_from = self._load_from, None
+        resume_from = self._debug.source(resume_from)
         arguments.batches(num_train_batch_per_epoch, "num_train_batch_per_epoch")
         arguments.batches(num_eval_batch_per_dl, "num_eval_batch_per_dl")
         if num_eval_sanity_batch != 0:
@@ -323,6 +325,10 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
             raise CallerError(f"end_epoch: no epoch is under way in state '{state.state}'")
         if not state.epoch_exhausted:
             self.trainer_state = attrs.evolve(state, epoch_cut_asked=str(reason) or "end_epoch()")
+
+    def add_callback(self, callback: Callback) -> None:
+        if self._debug.heard([callback]):
+            super().add_callback(callback)
 
     def add_callback_fn(self, event: Any, fn: Callable[..., Any]) -> Any:
         """Subscribe a function, as `on` does; the reference trainer's name for it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -27,11 +28,12 @@ from tachograph.engine import (
     Journal,
     LoadBestModel,
     Profiler,
+    Progress,
     Trainer,
 )
 from tachograph.engine.recording import SettingsChanged
 from tachograph.states.errors import CallerError
-from tests.toys import Indexed, Run, Sum, equal, sides, stop_at, stub, transitions, validated
+from tests.toys import Indexed, Run, Sum, equal, sides, stop_at, stub, validated
 
 
 class Notices(Callback):
@@ -288,15 +290,148 @@ def test_a_quick_pass_is_one_epoch_of_a_few_batches_of_everything(
     assert logger.lines == []
     assert [text for text in notices.said if "fast_dev_run" in text] == [
         f"fast_dev_run: one epoch of {batches} batch{'es' if batches > 1 else ''}, of training, validation and sanity "
-        "check alike; no snapshots, and callbacks that would leave something behind hear nothing"
+        "check alike; run_dir and resume_from are ignored, and callbacks that would leave something behind hear nothing"
     ]
 
 
-def test_a_quick_pass_writes_its_journal_where_it_is_told_to(tmp_path: Path) -> None:
+def held_in(folder: Path) -> dict[str, bytes | None]:
+    """All files and folders below one, with every byte."""
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def script(run_dir: Path | None, **settings: Any) -> Run:
+    """A user's script: a run with validation, a snapshot after every second batch, and a logger."""
+    return Run(
+        run_dir=run_dir,
+        n_epochs=3,
+        snapshot_every=2,
+        metrics={"loss": Mean()},
+        validate_dataloaders=DataLoader(Indexed(8), 2),
+        callbacks=lambda run: [CSVLogger(), EarlyStopping("loss", larger_better=False)],
+        **settings,
+    )
+
+
+RESUMED: dict[str, Callable[[Path], Any]] = {
+    "auto": lambda run_dir: "auto",
+    "the run": lambda run_dir: run_dir,
+    "a snapshot": lambda run_dir: sorted((run_dir / "snapshots").iterdir())[0],
+    "nothing": lambda run_dir: None,
+}
+
+
+@pytest.mark.parametrize("resumed", RESUMED)
+@pytest.mark.parametrize("at", [3, None], ids=["stopped", "done"])
+def test_a_quick_pass_in_a_script_that_resumes_trains_and_leaves_the_run_there_byte_for_byte(
+    tmp_path: Path, resumed: str, at: int | None
+) -> None:
+    """C8: whatever the run was at, and the script goes on from it afterwards as if nothing had been."""
+    straight = script(tmp_path / "straight")
+    straight.run()
+    first = script(tmp_path / "run")
+    if at is not None:
+        stop_at(Events.on_train_batch_end, at)(first.trainer)
+    first.run()
+    before = held_in(tmp_path)
+    quick = script(tmp_path / "run", fast_dev_run=2)
+    end = quick.run(resume_from=RESUMED[resumed](tmp_path / "run"))
+    assert (end.state, end.cur_epoch_idx, end.global_forward_batches, end.validations) == ("done", 1, 2, 1)
+    assert quick.trainer.run_dir is None
+    assert quick.trainer.journal is None
+    assert not equal(quick.weights, Run().weights), "it doesn't train"
+    assert held_in(tmp_path) == before
+    second = script(tmp_path / "run")
+    second.run(resume_from="auto")
+    assert second.chain == straight.chain
+    assert equal(second.weights, straight.weights)
+
+
+def test_a_quick_pass_that_comes_first_leaves_no_run_that_the_script_would_take_for_its_own(tmp_path: Path) -> None:
     """C8."""
+    straight = script(tmp_path / "straight")
+    straight.run()
+    before = held_in(tmp_path)
+    script(tmp_path / "run", fast_dev_run=True).run(resume_from="auto")
+    assert held_in(tmp_path) == before
+    run = script(tmp_path / "run")
+    run.run(resume_from="auto")
+    assert run.chain == straight.chain
+
+
+@pytest.mark.parametrize("run_dir", [None, "auto"])
+def test_a_quick_pass_needs_no_run_directory_for_a_resume_that_it_ignores(run_dir: Any) -> None:
+    """C8: what a script without fast_dev_run has to give is its own affair."""
+    assert stub(fast_dev_run=True, run_dir=run_dir).run(resume_from="auto").global_forward_batches == 1
+
+
+def test_a_quick_pass_does_not_go_on_from_what_was_loaded(tmp_path: Path) -> None:
+    """C8: the weights are there, and it is trained on from them."""
+    first = Run()
+    first.run()
+    first.trainer.save(tmp_path / "saved")
+    before = held_in(tmp_path)
+    quick = Run(fast_dev_run=True)
+    quick.trainer.load(tmp_path / "saved")
+    assert equal(quick.weights, first.weights)
+    assert quick.run().global_forward_batches == 1
+    assert held_in(tmp_path) == before
+
+
+def test_an_error_or_a_signal_in_a_quick_pass_leaves_nothing_behind_either(tmp_path: Path) -> None:
+    """C8: without it, a run takes a snapshot then."""
+    for error in (ValueError, KeyboardInterrupt):
+
+        def fail(trainer: Any, error: Any = error) -> None:
+            trainer.request_snapshot()
+            raise error
+
+        trainer = stub(fast_dev_run=True, run_dir=tmp_path / "run")
+        trainer.on(Events.on_train_batch_end, fail)
+        with pytest.raises(error):
+            trainer.run(resume_from="auto")
     trainer = stub(fast_dev_run=True, run_dir=tmp_path / "run")
+    trainer.on(Events.on_train_batch_end, lambda trainer: trainer.interrupt(signal.SIGTERM))
+    with pytest.raises(SystemExit):
+        trainer.run()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_limit_makes_a_quick_pass_longer_or_shorter() -> None:
+    """C8: neither run()'s nor one of the time; a sanity check that was left out stays so."""
+    evaluated: list[int] = []
+    trainer = stub(
+        range(9),
+        fast_dev_run=3,
+        max_time=1e-9,
+        limit_train_batches=5,
+        metrics={"score": Sum()},
+        validate_dataloaders=list(range(9)),
+        validate_batch_step_fn=lambda evaluator, batch: evaluated.append(batch),
+    )
+    end = trainer.run(num_train_batch_per_epoch=7, num_eval_batch_per_dl=7, num_eval_sanity_batch=0)
+    assert (end.global_forward_batches, evaluated) == (3, [0, 1, 2])
+
+
+def test_a_callback_that_is_added_later_is_left_out_of_a_quick_pass_too() -> None:
+    """C8."""
+    logger, notices = Logger(), Notices()
+    trainer = stub(fast_dev_run=True)
+    trainer.add_callback(logger)
+    trainer.add_callback(notices)
+    with pytest.raises(CallerError):
+        trainer.add_callback(lambda trainer: None)  # type: ignore[arg-type]
     trainer.run()
-    assert transitions(tmp_path / "run")[-1] == "epoch_end --EpochEnded--> done"
+    assert logger.lines == []
+    assert notices.said
+
+
+def test_progress_that_goes_into_a_file_is_left_out_of_a_quick_pass(tmp_path: Path) -> None:
+    """C8: the file may be that of a run; an open one, and a terminal, are written to."""
+    opened, path = io.StringIO(), tmp_path / "progress.jsonl"
+    path.write_text("of a run\n")
+    stub(fast_dev_run=True, callbacks=[Progress("json", file=path), Progress("plain", file=opened)]).run()
+    assert path.read_text() == "of a run\n"
+    assert "epoch 1/1" in opened.getvalue()
 
 
 @pytest.mark.parametrize("off", [False, 0])

@@ -86,6 +86,8 @@ class Progress(Callback):
         self._numbers = Numbers()
         display = choose(mode, lambda standard: Stream(file, standard), words)
         self._every = _every(print_every, Display if display is None else display)
+        if isinstance(file, (str, Path)):
+            self.in_quick_pass = False  # it would be appended to
         self._due = 0.0
         self._going = False
         self.mode = None if display is None else display.name
