@@ -43,5 +43,16 @@ class Averages(abc.ABC):
     def are_applied(self) -> bool:
         """The averaged weights are in the model, or would be."""
 
+    def leave(self) -> None:
+        """Hear that training has ended, and that others may be put in the place of the weights that it leaves."""
+
+    def take_up(self) -> None:
+        """Hear that training goes on with the weights that are in the model, whichever these are."""
+
+    @property
+    def are_in_place(self) -> bool:
+        """The weights in the model are those that the average is one of; False: others were put there since `leave`."""
+        return True
+
 
 __all__ = ["Averages"]

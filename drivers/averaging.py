@@ -7,6 +7,7 @@ model, a recorded graph) goes on holding it; that takes the memory of one tensor
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -37,6 +38,7 @@ class WeightAverages(Averages):
         self._parameters: _Groups | None = None
         self._depth = 0
         self._exchanged: _Pairs = []
+        self._left: bytes | None = None
 
     def add(self, decay: float | None) -> None:
         if decay is None or not self._made:
@@ -89,6 +91,16 @@ class WeightAverages(Averages):
                 pairs, self._exchanged = self._exchanged, []
                 _exchange(pairs)
 
+    def leave(self) -> None:
+        self._left = _digest(self._named())
+
+    def take_up(self) -> None:
+        self._left = None
+
+    @property
+    def are_in_place(self) -> bool:
+        return self._left is None or self._left == _digest(self._named())
+
     def _begin(self) -> None:
         with torch.no_grad():
             for name, tensor in self._named().items():
@@ -133,6 +145,15 @@ def _check(pairs: _Pairs) -> None:
                 f"the model has a weight of shape {list(weight.shape)} in {weight.dtype}, which had shape "
                 f"{list(average.shape)} in {average.dtype} when its average was begun: the average can't be applied"
             )
+
+
+def _digest(named: Mapping[str, torch.Tensor]) -> bytes:
+    """Tell tensors from all others, bit for bit; it takes the memory of one, and not of them all."""
+    held = hashlib.blake2b(digest_size=16)
+    for name, tensor in named.items():
+        held.update(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
+        held.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+    return held.digest()
 
 
 @torch.no_grad()

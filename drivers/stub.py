@@ -288,6 +288,7 @@ class _StubAverages(Averages):
         self._driver = driver
         self._average: float | None = None
         self._depth = 0
+        self._left: int | None = None
 
     def add(self, decay: float | None) -> None:
         weight, before = self._driver.weight, self._average
@@ -317,3 +318,13 @@ class _StubAverages(Averages):
     @property
     def are_applied(self) -> bool:
         return self._depth > 0
+
+    def leave(self) -> None:
+        self._left = self._driver.weight
+
+    def take_up(self) -> None:
+        self._left = None
+
+    @property
+    def are_in_place(self) -> bool:
+        return self._left in (None, self._driver.weight)

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tachograph.drivers.averaging import WeightAverages
-from tachograph.engine import EMA, Callback, Events, Journal, Trainer
+from tachograph.engine import EMA, Callback, Events, Journal, LoadBestModel, Trainer
 from tachograph.engine.snapshots import catalogue
 from tachograph.states import Stepped
 from tachograph.states.errors import CallerError
@@ -63,7 +63,9 @@ class Loss:
 class Averaged:
     """A run with an average, and torch's own average beside it, updated by hand after each update that was taken."""
 
-    def __init__(self, ema: EMA | None = None, *, more: Any = (), by_hand: Any = None, **settings: Any) -> None:
+    def __init__(
+        self, ema: EMA | None = None, *, more: Any = (), after: Any = (), by_hand: Any = None, **settings: Any
+    ) -> None:
         self.model = Net()
         self.ema = EMA(0.9) if ema is None else ema
         self.metric = Loss(self.model)
@@ -74,7 +76,7 @@ class Averaged:
             "torch",
             BATCHES,
             optimizer,
-            callbacks=[*more, self.ema],
+            callbacks=[*more, self.ema, *after],
             metrics={"loss": self.metric},
             validate_dataloaders=BATCHES[:2],
             **{**defaults, **settings},
@@ -537,3 +539,240 @@ def test_it_refuses_what_it_cannot_use(settings: Any, said: str) -> None:
     with pytest.raises(CallerError) as caught:
         EMA(**settings)
     assert str(caught.value) == said
+
+
+# -- other weights in the model ------------------------------------------------------------------------------
+
+
+def with_best(order: str, buffers: str = "copy", **settings: Any) -> Averaged:
+    """A run whose first validation is its best, so that the last average is another one."""
+    best = [LoadBestModel("loss", larger_better=True)]
+    where = {"more": best} if order == "best, average" else {"after": best}
+    return Averaged(EMA(0.9, buffers=buffers), **where, **settings)
+
+
+def losses_of(run: Averaged) -> list[float]:
+    """What is evaluated by hand, in each of the ways there are: one loss of each."""
+    loss = Loss(run.model)
+    predicted = [float(outputs["loss"]) for outputs in run.trainer.predict(BATCHES[:2])]
+    tested = run.trainer.test(BATCHES[:2], {"loss": loss})["loss"]
+    return [run.trainer.validate()["loss"], tested, sum(predicted) / len(predicted)]
+
+
+def by_hand(run: Averaged) -> float:
+    """The loss of what is in the model."""
+    run.model.eval()
+    with torch.no_grad():
+        return sum(float(run.model(batch)["loss"]) for batch in BATCHES[:2]) / 2
+
+
+ORDERS = ["average, best", "best, average"]
+
+
+@pytest.mark.parametrize("buffers", ["copy", "average"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_best_weights_that_were_put_into_the_model_are_evaluated_as_they_are(order: str, buffers: str) -> None:
+    """C4, K4: once training has ended, in on_train_end too; and they are in the model after as before."""
+    run = with_best(order, buffers, n_epochs=4)
+    results: list[float] = []
+    run.trainer.on("on_validate_end", lambda t, held: results.append(held["loss"]))
+    at_end: list[float] = []
+    run.trainer.on("on_train_end", lambda t: at_end.append(t.validate()["loss"]), priority=-1)
+    run.run()
+    assert max(results) == results[0] != results[-1]
+    held = copy.deepcopy(run.model.state_dict())
+    assert at_end == [results[0]]
+    assert losses_of(run) == [results[0]] * 3
+    assert by_hand(run) == results[0]
+    assert equal([*run.model.state_dict().values()], [*held.values()])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_run_that_ended_with_its_best_weights_is_extended_to_the_bits_of_the_straight_one(
+    tmp_path: Path, order: str
+) -> None:
+    """C4, K4, R61: evaluated in between or not, in the same objects and in others; with the same validations."""
+    straight = with_best(order, run_dir=tmp_path / "straight", n_epochs=4)
+    straight.run()
+    one = with_best(order, run_dir=tmp_path / "one", n_epochs=2)
+    one.run()
+    losses_of(one)
+    one.trainer.n_epochs = 4
+    one.run()
+    with_best(order, run_dir=tmp_path / "two", n_epochs=2).run()
+    two = with_best(order, run_dir=tmp_path / "two", n_epochs=4)
+    two.run(resume_from="auto")
+    for run in (one, two):
+        assert equal(run.weights, straight.weights)
+        assert equal([*run.average.values()], [*straight.average.values()])
+        assert run.trainer.journal.chain == straight.trainer.journal.chain  # type: ignore[union-attr]
+        told = [
+            [r.data["results"] for r in Journal(each.trainer.run_dir) if r.event == "Validated"]  # type: ignore[arg-type]
+            for each in (run, straight)
+        ]
+        assert told[0] == told[1]
+        assert losses_of(run) == losses_of(straight) == [by_hand(run)] * 3
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_finished_run_that_is_run_again_is_evaluated_as_it_was(run_dir: Path, order: str) -> None:
+    """C4, K4, R61: in the same object, by resume_from="auto" in it, and in another one."""
+    run = with_best(order, run_dir=run_dir)
+    run.run()
+    expected = losses_of(run)
+    assert expected == [by_hand(run)] * 3
+    run.run()
+    assert losses_of(run) == expected
+    run.run(resume_from="auto")
+    assert losses_of(run) == expected
+    again = with_best(order, run_dir=run_dir)
+    again.run(resume_from="auto")
+    assert losses_of(again) == expected
+    assert by_hand(again) == expected[0]
+
+
+def test_weights_that_were_loaded_by_hand_are_evaluated_as_they_are(tmp_path: Path) -> None:
+    """C4: and the trained ones with the average again, when they are back."""
+    run = Averaged()
+    run.run()
+    averaged = losses_of(run)
+    run.trainer.save_model(tmp_path / "trained.pt")
+    other = Averaged(n_epochs=1)
+    other.run()
+    other.trainer.save_model(tmp_path / "other.pt")
+    run.trainer.load_model(tmp_path / "other.pt")
+    assert losses_of(run) == [by_hand(other)] * 3
+    assert losses_of(run) != averaged
+    run.trainer.load_model(tmp_path / "trained.pt")
+    assert losses_of(run) == averaged != [by_hand(run)] * 3
+    run.model.double()
+    run.model.float()
+    assert losses_of(run) == averaged
+
+
+def test_a_run_that_goes_on_with_weights_of_the_user_s_is_validated_with_the_average() -> None:
+    """C4: they are what is trained from there on."""
+    run = Averaged(n_epochs=1)
+    run.run()
+    with torch.no_grad():
+        run.model.two.weight.add_(1.0)
+    assert losses_of(run) == [by_hand(run)] * 3
+    run.trainer.n_epochs = 2
+    averages: list[list[torch.Tensor]] = []
+    run.trainer.on("on_validate_begin", lambda t: averages.append([p.clone() for p in run.average.values()]))
+    run.run()
+    assert equal(run.metric.weights[-1], averages[-1])
+    assert run.trainer.validate()["loss"] != by_hand(run)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_average_that_is_applied_or_saved_after_the_end_has_the_buffers_of_training(
+    tmp_path: Path, order: str
+) -> None:
+    """C4, K4: not those of the best weights, which come back."""
+    alone, run = Averaged(), with_best(order)
+    alone.run()
+    run.run()
+    best = copy.deepcopy(run.model.state_dict())
+    for each, name in ((alone, "alone"), (run, "run")):
+        each.ema.save_model(tmp_path / name)
+    saved = [torch.load(tmp_path / name, weights_only=True) for name in ("alone", "run")]
+    assert equal([*saved[1].values()], [*saved[0].values()])
+    assert not torch.equal(saved[0]["norm.running_mean"], best["norm.running_mean"])
+    with run.ema.applied(), run.ema.applied():
+        assert losses_of(run) == losses_of(alone)
+    assert equal([*run.model.state_dict().values()], [*best.values()])
+
+
+def test_the_stub_evaluates_the_weight_that_was_put_into_it() -> None:
+    """C4, K4: as torch's driver does."""
+    weights: list[int] = []
+
+    class Noting(Sum):
+        def update(self, value: int) -> None:
+            weights.append(trainer.driver.weight)  # type: ignore[union-attr]
+
+    best = LoadBestModel(lambda results: -float(trainer.trainer_state.validations))
+    trainer = stub(callbacks=[EMA(0.5), best], metrics={"sum": Noting()}, validate_dataloaders=[1])
+    trainer.run(num_eval_sanity_batch=0)
+    trainer.validate()
+    assert weights[0] != weights[1]
+    assert weights[2:] == [weights[0]] == [trainer.driver.weight]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("change", ["a bit", "nan", "dtype", "shape", "buffer"])
+def test_the_weights_that_training_left_are_known_by_their_bits(change: str) -> None:
+    """C4: another place, or another device, makes no difference; buffers count where they are averaged."""
+    model = Net()
+    averages = WeightAverages(model, buffers=change == "buffer")
+    assert averages.are_in_place
+    averages.add(None)
+    if change == "nan":
+        model.two.weight.data.fill_(float("nan"))
+    averages.leave()
+    model.one.weight = nn.Parameter(model.one.weight.detach().clone())
+    assert averages.are_in_place
+    if change == "a bit":
+        model.one.weight.data.view(torch.int32)[0, 0] ^= 1
+    elif change == "dtype":
+        model.two.double()
+    elif change == "shape":
+        model.two.weight = nn.Parameter(model.two.weight.detach().reshape(6, 1))
+    elif change == "buffer":
+        model.norm.running_mean += 1
+    assert averages.are_in_place is (change == "nan")
+    averages.take_up()
+    assert averages.are_in_place
+
+
+# -- several -------------------------------------------------------------------------------------------------
+
+
+def test_two_averages_that_would_both_be_evaluated_with_are_refused() -> None:
+    """R42: also where the second is added later; all but one may be kept without being evaluated."""
+    with pytest.raises(CallerError, match="two EMA would each evaluate with an average of its own"):
+        Averaged(EMA(0.5), more=[EMA(0.9)])
+    run = Averaged(EMA(0.5), more=[EMA(0.9, evaluate=False)], n_epochs=1)
+    with pytest.raises(CallerError, match="give evaluate=False to all but one"):
+        run.trainer.add_callback(EMA(0.9))
+    run.trainer.add_callback(EMA(0.99, evaluate=False))
+    run.run()
+    assert equal(run.metric.weights[-1], [*run.average.values()])
+
+
+def test_evaluated_by_hand_inside_applied_it_is_that_average_that_is_evaluated() -> None:
+    """C4: whichever the others are evaluated with; in a run and after it."""
+    slow = EMA(0.99, evaluate=False)
+    run = Averaged(EMA(0.5), more=[slow])
+    seen: list[list[torch.Tensor]] = []
+
+    def evaluate(trainer: Any) -> None:
+        for ema in (slow, run.ema):
+            average = [p.clone() for p in ema.state_dict()["average"].values()]
+            with ema.applied():
+                trainer.validate()
+            seen.extend([run.metric.weights[-1], average])
+
+    run.trainer.on("on_train_epoch_end", evaluate)
+    run.run()
+    evaluate(run.trainer)
+    assert len(seen) == 12
+    for n in range(0, len(seen), 2):
+        assert equal(seen[n], seen[n + 1])
+    assert not equal(seen[0], seen[2])
+
+
+def test_an_average_that_is_given_to_another_trainer_begins_anew() -> None:
+    """C4: the first trainer's evaluations go on using its own."""
+    ema, fresh = EMA(0.9, warmup=3), EMA(0.9, warmup=3)
+    first = Averaged(ema, n_epochs=1)
+    first.run()
+    before = losses_of(first)
+    second, straight = Averaged(ema), Averaged(fresh)
+    assert (ema.count, ema.state_dict()) == (0, {})
+    for run in (second, straight):
+        run.run()
+    assert ema.count == fresh.count == 10
+    assert equal([*second.average.values()], [*straight.average.values()])
+    assert second.trainer.trainer_state.results == straight.trainer.trainer_state.results
+    assert losses_of(first) == before

@@ -2,19 +2,25 @@
 
 The average is in the model only while an evaluation is at work, and inside `applied`. A snapshot is taken between two
 transitions, so it holds the weights that are trained in the model's place, and the average in this callback's.
+
+An average stands for the weights that it is one of, and for no others. So when training has ended, it is noted which
+weights are left in the model. What somebody puts there in their place (`LoadBestModel` does, `trainer.load_model` by
+hand) is evaluated as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from tachograph.drivers import Driver
 from tachograph.states.errors import CallerError
 
+from ..events import Events
 from .callback import Callback
 
+_FIRST = 1 << 30
 _BUFFERS = ("copy", "average")
 
 
@@ -31,13 +37,16 @@ class EMA(Callback):
         start_at: the updates to let pass before the first is taken; until then evaluations use the trained weights.
         buffers: "copy": an evaluation uses the buffers (running means, say) that training has; "average": those in
             floating point are averaged too.
-        evaluate: evaluate with the average, in the sanity check, in validations and in `trainer.validate()`.
+        evaluate: evaluate with the average, in the sanity check, in validations and in `trainer.validate()`; of
+            several averages, one at most. When no run is under way and other weights were put into the model, these
+            are evaluated.
 
     Attributes:
         count: how many updates' weights are in the average.
 
     Raises:
-        CallerError: an argument can't be used, or the driver keeps no averages.
+        CallerError: an argument can't be used; or, when the trainer is built, the driver keeps no averages, or another
+            `EMA` is evaluated with too.
     """
 
     def __init__(
@@ -65,19 +74,46 @@ class EMA(Callback):
         self._held: Any = None
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Driver) -> None:
-        self._trainer = trainer
-        self._held = driver.averages(buffers=self._buffers == "average")
+        if self._evaluate and any(other._evaluate for other in self._others(trainer)):
+            raise CallerError(
+                "two EMA would each evaluate with an average of its own: give evaluate=False to all but one, and "
+                "evaluate inside `with ema.applied():` for another"
+            )
+        self._trainer, self._updates, self.count = trainer, 0, 0
+        held = self._held = driver.averages(buffers=self._buffers == "average")
         if self._evaluate:
-            trainer.within.append(self._held.applied)
+            trainer.within.append(lambda: self._evaluated(trainer, held))
+            # before anybody who hears of the end puts other weights into the model
+            trainer.listeners.add(Events.on_train_end, self._leave, priority=_FIRST, owner=self)
+
+    def _others(self, trainer: Any) -> list[EMA]:
+        return [c for c in trainer.listeners.callbacks.values() if isinstance(c, EMA) and c is not self]
+
+    @contextmanager
+    def _evaluated(self, trainer: Any, held: Any) -> Iterator[None]:
+        """Run an evaluation with the average in the model, unless others than the trained weights are in it."""
+        by_hand = any(other._held is not None and other._held.are_applied for other in self._others(trainer))
+        with ExitStack() as stack:
+            if held.are_applied or (not by_hand and held.are_in_place):
+                stack.enter_context(held.applied())
+            yield
+
+    def _leave(self, trainer: Any) -> None:
+        if self.count:
+            self._held.leave()
 
     def on_train_begin(self, trainer: Any) -> None:
-        self._refuse_applied("train")
+        self._go_on()
 
     def on_after_resume(self, trainer: Any, report: Any) -> None:
-        self._refuse_applied("train")
+        self._go_on()
 
     def on_continue(self, trainer: Any) -> None:
+        self._go_on()
+
+    def _go_on(self) -> None:
         self._refuse_applied("train")
+        self._held.take_up()
 
     def on_after_optimizer_step(self, trainer: Any, optimizers: Any) -> None:
         if trainer.step_skipped:
@@ -96,6 +132,9 @@ class EMA(Callback):
     def applied(self, trainer: Any = None) -> Iterator[None]:
         """Run the body with the average in the model; before there is one, with the weights as they are.
 
+        Where `LoadBestModel` has left the best weights in the model, the average takes the place of those that were
+        trained, and has their buffers; the best ones come back.
+
         Args:
             trainer: whose model; None means the trainer that this callback was given to.
 
@@ -104,7 +143,10 @@ class EMA(Callback):
         """
         if self._trainer is None or trainer not in (None, self._trainer):
             raise CallerError("EMA.applied: this callback isn't one of that trainer's callbacks")
-        with self._held.applied():
+        with ExitStack() as stack:
+            for entered in () if self._held.are_applied else self._trainer.as_trained:
+                stack.enter_context(entered())
+            stack.enter_context(self._held.applied())
             yield
 
     def save_model(self, target: Any) -> None:
