@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from tachograph.states.errors import CallerError, nearest
+from tachograph.states.errors import CallerError, nearest, note
 
 from . import compiling
 from .matching import matched
@@ -32,6 +32,21 @@ def device_of(device: Any, model: nn.Module) -> torch.device:
         if (chosen.index or 0) >= count or (chosen.index or 0) < 0:
             raise CallerError(f"device {device!r}: this machine has {count} CUDA device{'' if count == 1 else 's'}")
     return chosen
+
+
+def check_optimized(model: nn.Module, optimizers: Sequence[Any]) -> None:
+    """Refuse optimizers that hold no parameter of the model: nothing of it would be trained.
+
+    Raises:
+        CallerError: it has parameters, and they hold none of them.
+    """
+    own = {id(parameter) for parameter in model.parameters()}
+    held = (id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"])
+    if own and own.isdisjoint(held):
+        raise CallerError(
+            f"no parameter of the {type(model).__name__} is in the optimizers, so nothing of it would be trained: build "
+            "them on this very model"
+        )
 
 
 def method_of(model: nn.Module, name: str, parameter: str) -> str:
@@ -68,9 +83,34 @@ def caller_of(
     """
     fn = model if name in (None, "forward") else getattr(model, name)
     called = compiling.compiled(fn, options)
-    if not auto_call:
-        return called
-    return matched(called, f"{type(model).__name__}.{name or 'forward'}", model.forward if fn is model else fn)
+    if auto_call:
+        called = matched(called, f"{type(model).__name__}.{name or 'forward'}", model.forward if fn is model else fn)
+    otherwise = fn is model and any(hasattr(model, there) for there, _ in _ELSEWHERE.values())
+    return _explaining(called, model, auto_call) if otherwise else called
+
+
+_ELSEWHERE = {True: ("training_step", "train_step"), False: ("validation_step", "validate_step")}
+"""Whether gradients are wanted -> what the method that is looked for then is called in another library, and here."""
+
+
+def _explaining(call: Callable[[Any], Any], model: nn.Module, auto_call: bool) -> Callable[[Any], Any]:
+    """Add to the errors of a forward pass that the model has a step, which goes by another name."""
+
+    def explaining(batch: Any) -> Any:
+        try:
+            return call(batch)
+        except Exception as error:
+            kind, (there, here) = type(model).__name__, _ELSEWHERE[torch.is_grad_enabled()]
+            how = "filled the parameters of" if auto_call and isinstance(batch, dict) else "was passed whole to"
+            if hasattr(model, there):
+                note(
+                    error,
+                    f"the batch, a {type(batch).__name__}, {how} {kind}.forward; {kind} has {there}, which is called "
+                    f"{here} here, and takes the batch alone",
+                )
+            raise
+
+    return explaining
 
 
 def batch_size(batch: Any) -> int:
@@ -87,4 +127,4 @@ def batch_size(batch: Any) -> int:
     return 1
 
 
-__all__ = ["batch_size", "caller_of", "device_of", "method_of", "train_fn_of"]
+__all__ = ["batch_size", "caller_of", "check_optimized", "device_of", "method_of", "train_fn_of"]

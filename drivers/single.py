@@ -20,13 +20,14 @@ from tachograph.states.errors import CallerError
 
 from . import compiling, generators, gradients, hyperparameters, measuring, restoring, storage
 from .averaging import WeightAverages
-from .calls import batch_size, caller_of, device_of, train_fn_of
+from .calls import batch_size, caller_of, check_optimized, device_of, train_fn_of
 from .deterministic import flags
 from .driver import NO_BATCH
 from .evaluations import Evaluations
 from .lengths import length_of
 from .loaders import BatchSource, EvaluationSource, check_loader, hash_ids, settings_of, source_of
 from .loaders.kept import KeptSource
+from .loss_faults import fault_of
 from .measuring import LAG, Losses, read_scalar
 from .precision import choose_precision, overflowed, unscale
 from .summary import summary
@@ -108,6 +109,7 @@ class TorchDriver(Evaluations, Trials):
                 raise CallerError(f"optimizers must hold torch Optimizers, not {_named(optimizer)}")
         if len({id(optimizer) for optimizer in given}) != len(given):
             raise CallerError("an optimizer is given twice: it would take two steps in one update")
+        check_optimized(self.model, given)
         self.optimizers = list(given)
         own = any(type(optimizer).zero_grad is not Optimizer.zero_grad for optimizer in given)
         self._plain_zero = self._set_to_none and not own
@@ -249,6 +251,9 @@ class TorchDriver(Evaluations, Trials):
         if self._scaler is not None:
             loss = self._scaler.scale(loss)
         loss.backward()
+
+    def loss_fault(self, loss: Any) -> str:
+        return fault_of(loss)
 
     def unscale(self) -> None:
         if self._scaler is not None:

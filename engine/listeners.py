@@ -20,7 +20,8 @@ from tachograph.states import Event, Machine
 from tachograph.states.errors import CallerError, TachographError, nearest
 
 from .arity import check_arity, code_of, name_of, takes_event
-from .callbacks.callback import ALIASES, MOMENTS, Callback
+from .callbacks.callback import ALIASES, MOMENTS, Callback, half_a_memory
+from .elsewhere import MOMENTS_ELSEWHERE, instead
 from .events import EventsList, Filter, Moment, hangs_on, moment_name
 
 Give = Callable[[Any, Any], tuple[Any, ...]]
@@ -152,6 +153,9 @@ class Listeners:
         """
         if not isinstance(callback, Callback):
             raise CallerError(f"callbacks must be Callback instances, not {_called(callback)}")
+        fault = half_a_memory(callback)
+        if fault:
+            raise CallerError(fault)
         if any(callback is held for held in self.callbacks.values()):
             raise CallerError(f"this {type(callback).__name__} was added already: each callback hears a moment once")
         key = callback.callback_name
@@ -165,8 +169,8 @@ class Listeners:
             method = getattr(callback, name, None)
             if method is not None and getattr(method, "__func__", method) is not vars(Callback).get(name):  # overridden
                 self.add(Moment(moment_name(name)), method, owner=callback)
-        _tell_mistyped(callback)
         callback.subscribe(self)
+        self._tell_unheard(callback)
 
     def remove_callback(self, callback: Callback) -> None:
         """Take a callback's subscriptions back, and forget its name."""
@@ -223,7 +227,17 @@ class Listeners:
         if target in MOMENTS or target in ALIASES:
             return "moment", moment_name(target)
         known = [*MOMENTS, *ALIASES, *self._machine.names, *self._machine.event_classes]
-        raise CallerError(f"there is no moment, state or event {target!r}. {nearest(target, known)}")
+        raise CallerError(f"there is no moment, state or event {target!r}{instead(target, MOMENTS_ELSEWHERE, known)}")
+
+    def _tell_unheard(self, callback: Callback) -> None:
+        """Warn of methods that are named like moments and aren't any: nobody would ever call them."""
+        heard = {code_of(s.fn) for s in self._subscriptions if s.owner is callback}
+        for name in dir(type(callback)):
+            if name.startswith("on_") and not hasattr(Callback, name) and name not in ALIASES:
+                method = getattr(type(callback), name)
+                if callable(method) and code_of(_without_filters(method, None)[0]) not in heard:
+                    told = f"{type(callback).__name__}.{name} is no moment, so it is never called{_said_of(name)}"
+                    warnings.warn(told, stacklevel=4)
 
     def _known(self, name: str, names: Iterable[str], what: str) -> str:
         if name not in names:
@@ -400,16 +414,12 @@ def _without_filters(fn: Any, owner: Callback | None) -> tuple[Any, list[Filter]
     return fn, thins
 
 
-def _tell_mistyped(callback: Callback) -> None:
-    """Warn of a method whose name is nearly that of a moment: nobody would ever call it."""
-    for name in dir(type(callback)):
-        if name.startswith("on_") and not hasattr(Callback, name) and name not in ALIASES:
-            near = difflib.get_close_matches(name, [*MOMENTS, *ALIASES], 1, cutoff=0.85)
-            if near:
-                kind = type(callback).__name__
-                warnings.warn(
-                    f"{kind}.{name} is no moment, so it is never called. Did you mean {near[0]!r}?", stacklevel=4
-                )
+def _said_of(name: str) -> str:
+    """Say what may be meant by a method's name that is no moment."""
+    moments = [*MOMENTS, *ALIASES]
+    said = instead(name, MOMENTS_ELSEWHERE, moments, 1)
+    sure = name in MOMENTS_ELSEWHERE or difflib.get_close_matches(name, moments, 1, cutoff=0.85)
+    return said if sure else f"{said} (A method that you call yourself needs a name without on_.)"
 
 
 def _called(value: Any) -> str:

@@ -25,6 +25,11 @@ class Models:
     later: Callable[[Callable[[], None]], None]
     _load_from: Path | None = None
 
+    @property
+    def model(self) -> Any:
+        """The model as it was given."""
+        return self.driver.model  # type: ignore[union-attr]
+
     def save_model(
         self, target: Any, only_state_dict: bool = True, model_save_fn: Callable[[Path], Any] | None = None
     ) -> None:

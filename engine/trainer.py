@@ -39,7 +39,7 @@ from .evaluator import Evaluator
 from .finders import Finders
 from .legality import STEP, Check
 from .limits import Limits
-from .losses import short
+from .losses import IN_A_RECORD, short
 from .marked import OnDescriptor, hand_out, marked_for
 from .min_epochs import min_epochs_of
 from .mirrored import Mirrored
@@ -271,6 +271,11 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         if resume_from is None and self._load_from is not None:
             resume_from, self._load_from = self._load_from, None
         resume_from = self._debug.source(resume_from)
+        if resume_from == "auto" and self._auto_dir and not recording.holds_a_run(self.run_dir or Path()):
+            raise CallerError(
+                "resume_from='auto' looks into run_dir, and run_dir='auto' is a new one at each start: give the trainer "
+                "a run_dir"
+            )
         arguments.batches(num_train_batch_per_epoch, "num_train_batch_per_epoch")
         arguments.batches(num_eval_batch_per_dl, "num_eval_batch_per_dl")
         if num_eval_sanity_batch != 0:
@@ -541,4 +546,4 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         failed, ids = super()._failed(error), self.batch_indices
         if ids is None and self.evaluator is not None and self.trainer_state.state in ("sanity_check", "validate"):
             ids = self.evaluator.batch_ids
-        return failed if ids is None else attrs.evolve(failed, ids=short(ids))
+        return failed if ids is None else attrs.evolve(failed, ids=short(ids, IN_A_RECORD))

@@ -220,6 +220,9 @@ class Keeps(Callback):
     def state_dict(self) -> dict[str, Any]:
         return self.state  # type: ignore[no-any-return]
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
 
 @pytest.mark.parametrize(
     ("state", "said"),
@@ -324,3 +327,14 @@ def test_nothing_leaks_from_one_trainer_into_the_next(tmp_path: Path) -> None:
         trainer.run()
         assert trainer.state == {"x": 1}
     assert calls == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"),
+    [("state_dict", "load_state_dict"), ("load_state_dict", "state_dict"), ("on_save_checkpoint", "load_state_dict")],
+)
+def test_half_a_memory_is_refused(name: str, lacks: str) -> None:
+    """R61: it would be lost at a resume, without a word."""
+    half = type("Half", (Callback,), {name: lambda self, *args: {}})
+    with pytest.raises(CallerError, match=f"Half has {name} and no {lacks}.*, so its memory would be lost at a resume"):
+        stub(callbacks=half())

@@ -683,3 +683,28 @@ def test_a_user_s_script_is_typed_strictly(tmp_path: Path) -> None:
 def test_the_counters_of_a_trainer_are_typed(tmp_path: Path) -> None:
     """C9, ST4."""
     assert "Success: no issues found" in checked(tmp_path, SCRIPT + "print(trainer.global_forward_batches + 1)\n")
+
+
+def test_optimizers_of_another_model_are_refused() -> None:
+    """T4: nothing would be trained; parameters beside the model's may be in them."""
+    model, other = Regression(), Regression()
+    loader = DataLoader(Indexed(2))
+    with pytest.raises(CallerError, match="no parameter of the Regression is in the optimizers"):
+        Trainer(model, "torch", loader, torch.optim.SGD(other.parameters(), lr=0.1), run_dir=None)
+    both = [*model.parameters(), *other.parameters()]
+    trainer = Trainer(model, "torch", loader, torch.optim.SGD(both, lr=0.1), run_dir=None)
+    assert trainer.model is model
+
+
+def test_resuming_by_itself_needs_a_run_directory_that_is_the_same_at_each_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A2.R3: "auto" and "auto" would begin anew each time."""
+    monkeypatch.chdir(tmp_path)
+    trainer = stub(run_dir="auto", n_epochs=1)
+    with pytest.raises(CallerError, match="run_dir='auto' is a new one at each start: give the trainer a run_dir"):
+        trainer.run(resume_from="auto")
+    assert list(tmp_path.iterdir()) == []
+    trainer.run()
+    trainer.n_epochs = 2
+    assert trainer.run(resume_from="auto").cur_epoch_idx == 2

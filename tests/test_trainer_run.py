@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 import warnings
 import weakref
@@ -19,7 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 
 from tachograph.drivers import LossFault, RestoreFault, StubDriver
 from tachograph.drivers.errors import MatchFault
-from tachograph.engine import Callback, Events, Journal, Trainer
+from tachograph.engine import Callback, Evaluator, Events, Journal, Trainer
 from tachograph.states import Stepped
 from tachograph.states.errors import CallerError
 from tests.toys import Indexed, Regression, Run, Sum, equal, scribe, stub
@@ -521,6 +522,163 @@ def test_outputs_without_a_loss_are_refused_with_what_they_hold(outputs: Any, he
     for kind in (KeyError, AttributeError, ValueError):
         assert isinstance(e.value, kind)
     assert "output_mapping={'its name': 'loss'}" in str(e.value)
+
+
+def frozen(loss: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return loss * 2
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda loss: loss.item(), "the loss is of type float, and no tensor: return it as it is computed, without .item()"),
+        (lambda loss: 3, "the loss is of type int, and no tensor: "),
+        (lambda loss: None, "the loss is of type NoneType, and no tensor: "),
+        (lambda loss: loss.detach().numpy(), "the loss is of type ndarray, and no tensor: "),
+        (lambda loss: loss.detach(), "the loss hangs on no parameter that is trained: it was detached (.detach(), "),
+        (frozen, "the loss hangs on no parameter that is trained: "),
+        (lambda loss: loss * torch.ones(2, 3), "the loss has the shape [2, 3]: return one number, its .mean() say"),
+        (lambda loss: loss * torch.ones(0), "the loss has the shape [0]: return one number, its .mean() say"),
+    ],
+)
+@pytest.mark.parametrize("settings", [{}, {"accumulation_steps": 2}, {"fp16": True}], ids=str)
+@pytest.mark.parametrize("own", [False, True])
+def test_a_loss_that_nothing_can_be_learned_from_is_refused_with_what_it_is(
+    make: Any, said: str, settings: dict[str, Any], own: bool, run_dir: Path
+) -> None:
+    """L8."""
+
+    class Model(Line):
+        def forward(self, x: Any) -> Any:
+            return {"loss": make(super().forward(x)["loss"])}
+
+    def step(trainer: Trainer, batch: Any) -> None:
+        trainer.backward(trainer.train_step(batch))
+        trainer.step()
+        trainer.zero_grad()
+
+    trainer = line(values(1, 2), Model(), run_dir=run_dir, batch_step_fn=step if own else None, **settings)
+    with pytest.raises(LossFault, match=re.escape(said)) as caught:
+        trainer.run()
+    assert isinstance(caught.value.__cause__, Exception)
+    assert trainer.trainer_state.state == "exception"
+
+
+def test_an_error_of_a_good_loss_s_backward_pass_is_raised_as_it_is() -> None:
+    """L8: it isn't the loss's fault."""
+
+    def fail(gradient: Any) -> None:
+        raise LookupError("in a hook")
+
+    class Model(Line):
+        def forward(self, x: Any) -> Any:
+            outputs = super().forward(x)
+            outputs["loss"].register_hook(fail)
+            return outputs
+
+    with pytest.raises(LookupError, match="in a hook"):
+        line(values(1), Model()).run()
+
+
+class Lightning(nn.Module):
+    """A model that was written for another library: its steps have other names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any: ...
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any: ...
+
+
+PAIRS = [[torch.ones(2, 1), torch.ones(2, 1)]]
+
+
+def test_a_model_whose_step_is_called_otherwise_is_told_so_when_its_forward_pass_fails() -> None:
+    """D4, EV3: the note says what was called, with what, and what would have been."""
+    with pytest.raises(TypeError, match="must be Tensor, not list") as caught:
+        line(PAIRS, Lightning()).run()
+    assert (
+        "the batch, a list, was passed whole to Lightning.forward; Lightning has training_step, which is called train_step "
+        "here, and takes the batch alone"
+    ) in caught.value.__notes__  # type: ignore[attr-defined]
+
+    with pytest.raises(MatchFault) as fault:
+        line([{"y": 1}], Lightning()).run()
+    assert (
+        "the batch, a dict, filled the parameters of Lightning.forward; Lightning has training_step, which is called "
+        "train_step here, and takes the batch alone"
+    ) in fault.value.__notes__  # type: ignore[attr-defined]
+
+    class Unforward(nn.Module):
+        training_step, __init__ = Lightning.training_step, Lightning.__init__
+
+    with pytest.raises(NotImplementedError) as missing:
+        line(PAIRS, Unforward()).run()
+    assert "which is called train_step here" in " ".join(missing.value.__notes__)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("mode", ["validate", "test"])
+def test_a_model_whose_evaluation_is_called_otherwise_is_told_so_when_its_forward_pass_fails(mode: str) -> None:
+    """EV3."""
+    evaluator = Evaluator(Lightning(), PAIRS, {"m": Sum()}, mode=mode, verbose=0, progress_bar=None)
+    with pytest.raises(TypeError, match="must be Tensor, not list") as caught:
+        evaluator.run()
+    assert (
+        "the batch, a list, was passed whole to Lightning.forward; Lightning has validation_step, which is called "
+        "validate_step here, and takes the batch alone"
+    ) in caught.value.__notes__  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["train_step", "plain"])
+def test_a_model_with_a_step_of_its_own_or_of_none_gets_no_such_note(name: str) -> None:
+    """D4."""
+
+    class Both(Lightning):
+        def train_step(self, batch: Any) -> Any:
+            return self.forward(batch)
+
+    class Plain(nn.Module):
+        __init__, forward = Lightning.__init__, Lightning.forward
+
+    model = Both() if name == "train_step" else Plain()
+    with pytest.raises(TypeError, match="must be Tensor, not list") as caught:
+        line(PAIRS, model).run()
+    assert "is called" not in " ".join(caught.value.__notes__)  # type: ignore[attr-defined]
+
+
+def test_what_is_logged_is_checked_whether_anybody_listens_or_not() -> None:
+    """L2: and a tensor is read only if somebody does."""
+    for listens in (False, True):
+        trainer = line(values(1))
+        heard: list[Any] = []
+        if listens:
+            trainer.on("on_log", lambda trainer, values: heard.append(values))
+        for log, said in (
+            (lambda log: log(x="abc"), "log takes name -> number, not 'x': 'abc'"),
+            (lambda log: log({"x": None}), "log takes name -> number, not 'x': None"),
+            (lambda log: log({3: 1}), "log takes name -> number, not 3: 1"),
+            (lambda log: log(x=[1.0]), "log takes name -> number, not 'x': [1.0]"),
+            (lambda log: log(x=torch.ones(2)), "log takes name -> number, not 'x': a Tensor of the shape [2]"),
+            (lambda log: log("x", 1), "log takes x=1 or {'x': 1}, not 'x', 1"),
+            (lambda log: log({"x": 1}, 2), "log takes x=1 or {'x': 1}, not {'x': 1}, 2"),
+            (lambda log: log("x"), "log takes x=1 or {'x': 1}, not 'x'"),
+            (lambda log: log(3), "log takes x=1 or {'x': 1}, not 3"),
+        ):
+            with pytest.raises(CallerError) as caught:
+                log(trainer.log)
+            assert str(caught.value) == said
+        assert heard == []
+        trainer.log({"a": 1, "b": torch.tensor([2.0])}, c=True, d=torch.tensor(3))
+        trainer.log()
+        assert heard == [{"a": 1, "b": 2.0, "c": True, "d": 3}, {}] * listens
+    trainer = line(values(1))
+    trainer.log(x=torch.ones((), device="meta"))  # which can't be read
 
 
 def test_a_mapping_by_names_renames_keys_fields_and_places() -> None:

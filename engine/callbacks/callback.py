@@ -165,6 +165,17 @@ class Callback:
         """Hear that the run has a sentence for a person."""
 
 
+def half_a_memory(callback: Callback) -> str:
+    """Say what a callback lacks that saves a state and takes none back, or the other way round; "" if nothing."""
+    own = type(callback)
+    saves = [n for n in ("state_dict", "on_save_checkpoint") if getattr(own, n) is not getattr(Callback, n)]
+    takes = [n for n in ("load_state_dict", "on_load_checkpoint") if getattr(own, n) is not getattr(Callback, n)]
+    if bool(saves) == bool(takes):
+        return ""
+    has, lacks = (saves[0], "load_state_dict") if saves else (takes[0], "state_dict")
+    return f"{own.__name__} has {has} and no {lacks}, so its memory would be lost at a resume: give it both"
+
+
 _NOT_MOMENTS = ("on_save_checkpoint", "on_load_checkpoint", "on_continue")
 
 MOMENTS: dict[str, tuple[str, ...]] = {
