@@ -44,8 +44,8 @@ def check_optimized(model: nn.Module, optimizers: Sequence[Any]) -> None:
     held = (id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"])
     if own and own.isdisjoint(held):
         raise CallerError(
-            f"no parameter of the {type(model).__name__} is in the optimizers, so nothing of it would be trained: build "
-            "them on this very model"
+            f"no parameter of the {type(model).__name__} is in the optimizers, so nothing of it would be trained: "
+            "build them on this very model"
         )
 
 

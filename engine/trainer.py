@@ -273,8 +273,8 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         resume_from = self._debug.source(resume_from)
         if resume_from == "auto" and self._auto_dir and not recording.holds_a_run(self.run_dir or Path()):
             raise CallerError(
-                "resume_from='auto' looks into run_dir, and run_dir='auto' is a new one at each start: give the trainer "
-                "a run_dir"
+                "resume_from='auto' looks into run_dir, and run_dir='auto' is a new one at each start: give the "
+                "trainer a run_dir"
             )
         arguments.batches(num_train_batch_per_epoch, "num_train_batch_per_epoch")
         arguments.batches(num_eval_batch_per_dl, "num_eval_batch_per_dl")
