@@ -36,7 +36,8 @@ class Models:
         """Write the model's weights, to be read with `load_model` or plain `torch.load(weights_only=True)`.
 
         Args:
-            target: a path, written whole or not at all; a folder, for a `model.pt` in it; or an open binary file.
+            target: a path, written whole or not at all; a folder that is there, or one named with a "/" at its end, for
+                a `model.pt` in it; or an open binary file.
             only_state_dict: True; a whole module could only be pickled, and nothing is ever unpickled here.
             model_save_fn: `f(folder)`, writes the model in its own way instead; `target` is a folder then, and is made.
 
