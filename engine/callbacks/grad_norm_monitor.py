@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tachograph.engine import arguments
 from tachograph.states.errors import CallerError
 
 from .callback import Callback
@@ -25,11 +26,9 @@ class GradNormMonitor(Callback):
     """
 
     def __init__(self, every: int = 1, norm_type: float = 2.0, name: str = "grad_norm") -> None:
-        if type(every) is not int or every < 1:
-            raise CallerError(f"every must be an integer >= 1, not {every!r}")
         if type(norm_type) not in (int, float) or not norm_type > 0:
             raise CallerError(f"norm_type must be a number > 0, not {norm_type!r}")
-        self._every, self._norm_type, self._name = every, float(norm_type), name
+        self._every, self._norm_type, self._name = arguments.count(every, "every"), float(norm_type), name
 
     def on_before_optimizer_step(self, trainer: Any, optimizers: Any) -> None:
         if (trainer.trainer_state.optimizer_steps + 1) % self._every or not trainer.listeners.inside.get("on_log"):

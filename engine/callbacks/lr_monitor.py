@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tachograph.states.errors import CallerError
+from tachograph.engine import arguments
 
 from ..events import Events
 from .callback import Callback
@@ -26,9 +26,7 @@ class LRMonitor(Callback):
     """
 
     def __init__(self, every: int = 1) -> None:
-        if type(every) is not int or every < 1:
-            raise CallerError(f"every must be an integer >= 1, not {every!r}")
-        self._every = every
+        self._every = arguments.count(every, "every")
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         trainer.listeners.add(Events.on_before_optimizer_step, self._look, priority=_LAST, owner=self)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tachograph.states.errors import CallerError
+from tachograph.engine import arguments
 
 from .callback import Callback
 
@@ -30,9 +30,7 @@ class MemoryMonitor(Callback):
     """
 
     def __init__(self, every: int = 100) -> None:
-        if type(every) is not int or every < 1:
-            raise CallerError(f"every must be an integer >= 1, not {every!r}")
-        self._every = every
+        self._every = arguments.count(every, "every")
 
     def on_train_batch_end(self, trainer: Any) -> None:
         if trainer.trainer_state.global_forward_batches % self._every or not trainer.listeners.inside.get("on_log"):

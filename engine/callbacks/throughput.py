@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tachograph.states.errors import CallerError
+from tachograph.engine import arguments
 
 from .callback import Callback
 
@@ -22,9 +22,7 @@ class ThroughputMonitor(Callback):
     """
 
     def __init__(self, every: int = 100) -> None:
-        if type(every) is not int or every < 1:
-            raise CallerError(f"every must be an integer >= 1, not {every!r}")
-        self._every = every
+        self._every = arguments.count(every, "every")
         self._from: tuple[float, int, int] | None = None  # when it was looked at last, and the counts then
         self._evaluating: float | None = None
 
