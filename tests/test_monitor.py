@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,20 @@ import torch
 from torch.optim import lr_scheduler as schedules
 from torch.utils.data import DataLoader
 
-from tachograph.engine import EarlyStopping, Events, LRSchedule, Monitor
+from tachograph.engine import (
+    Checkpoint,
+    CSVLogger,
+    EarlyStopping,
+    Events,
+    ExecuteOnBetter,
+    HasMonitorCallback,
+    LoadBestModel,
+    LRSchedule,
+    Monitor,
+    MoreEvaluate,
+    Progress,
+    ResultsMonitor,
+)
 from tachograph.states.errors import CallerError
 from tests.toys import Indexed, Run, Sum, stub, validated
 
@@ -26,6 +40,41 @@ def said_by(fn: Callable[[], Any]) -> list[str]:
         warnings.simplefilter("always")
         fn()
     return [str(warning.message) for warning in caught]
+
+
+# -- what it is told ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("larger", ["min", "max", 0, 1, "", np.True_, [True]])
+@pytest.mark.parametrize("monitor", ["score", None])
+def test_a_direction_that_is_none_is_refused_by_whoever_takes_one_when_it_is_built(
+    larger: Any, monitor: str | None
+) -> None:
+    """C6: "min" isn't taken for True."""
+    builders: list[Callable[..., Any]] = [EarlyStopping, LoadBestModel, CSVLogger, HasMonitorCallback, ResultsMonitor]
+    builders += [partial(Checkpoint, topk=1), partial(ExecuteOnBetter, execute_fn=print), partial(Progress, "raw")]
+    for build in builders:
+        with pytest.raises(CallerError, match=r"^larger_better must be True \(more is better\), False \(less is\) or"):
+            build(monitor=monitor, larger_better=larger)
+    for told in ({"watch_monitor_larger_better": larger}, {"topk_larger_better": larger}):
+        with pytest.raises(CallerError, match=r"^larger_better must be True"):
+            MoreEvaluate([1], {}, **told)
+    with pytest.raises(CallerError, match=r"^larger_better must be True"):
+        Monitor("score", larger)
+
+
+@pytest.mark.parametrize("delta", ["0.1", "", -1, float("nan"), True, [], 1j])
+def test_a_min_delta_that_is_no_number_is_refused(delta: Any) -> None:
+    """C6."""
+    for monitor in ("score", None):
+        with pytest.raises(CallerError, match=r"^min_delta must be a number >= 0, not "):
+            EarlyStopping(monitor, min_delta=delta)
+    with pytest.raises(CallerError, match=r"^min_delta must be a number >= 0, not "):
+        Monitor("score", min_delta=delta)
+
+
+def test_a_number_of_any_kind_may_be_a_min_delta() -> None:
+    assert [Monitor("x", min_delta=d).min_delta for d in (0, 2, np.float32(0.5))] == [0.0, 2.0, 0.5]
 
 
 # -- what is read ------------------------------------------------------------------------------------------

@@ -52,10 +52,11 @@ class EarlyStopping(Callback):
         self.wait = 0
         self.stopped = ""
         self._last: float | None = None  # the value that decided
-        self._asked = (monitor, larger_better, min_delta or None)
+        self._asked = (monitor, larger_better, None if _is_zero(min_delta) else min_delta)
         self._monitor = Monitor.of(*self._asked)
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
+        self.wait, self.stopped, self._last = 0, "", None
         self._monitor = Monitor.of(*self._asked, trainer=trainer, needed_by="EarlyStopping")
         check_validates(trainer, "EarlyStopping")
 
@@ -121,6 +122,11 @@ class EarlyStopping(Callback):
         assert self._monitor is not None
         self.wait, self.stopped, self._last = state["wait"], state["stopped"], state["last"]
         self._monitor.load_state_dict(state)
+
+
+def _is_zero(min_delta: Any) -> bool:
+    """Say whether a specification's own is to count: the default can't be told from a 0 that was given."""
+    return type(min_delta) in (int, float) and min_delta == 0
 
 
 def _threshold(value: Any, name: str) -> float | None:

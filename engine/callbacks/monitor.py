@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from difflib import SequenceMatcher
+from numbers import Real
 from typing import Any
 
 from tachograph.engine.describing import named
@@ -37,7 +38,7 @@ class Monitor:
         key: the key that was read last; None before the first, and for a function.
 
     Raises:
-        CallerError: `name` is neither, or `min_delta` is negative.
+        CallerError: `name` is neither, `larger_better` none of the three, or `min_delta` no number >= 0.
     """
 
     def __init__(
@@ -49,11 +50,10 @@ class Monitor:
     ) -> None:
         if not isinstance(name, str) and not callable(name):
             raise CallerError(f"monitor must be a key of the results or a function, not {name!r}")
-        if min_delta < 0:
-            raise CallerError(f"min_delta must be >= 0, not {min_delta}")
+        check_larger_better(larger_better)
         self.name = name
         self.larger_better = larger_better is not False
-        self.min_delta = min_delta
+        self.min_delta = _delta(min_delta)
         self.fuzzy = fuzzy
         self.best: float | None = None
         self.key: str | None = None
@@ -84,6 +84,8 @@ class Monitor:
         Raises:
             CallerError: it can't be one, or `needed_by` goes without.
         """
+        check_larger_better(larger_better)  # whoever will be looked at
+        delta = None if min_delta is None else _delta(min_delta)
         given = getattr(trainer, "monitor", None) if asked is None else asked
         if given is None:
             if needed_by:
@@ -93,7 +95,7 @@ class Monitor:
         for larger in (larger_better, held._larger_asked, getattr(trainer, "larger_better", None)):
             if larger is not None:
                 break
-        return cls(held.name, larger, held.min_delta if min_delta is None else min_delta, held.fuzzy)
+        return cls(held.name, larger, held.min_delta if delta is None else delta, held.fuzzy)
 
     @property
     def label(self) -> str:
@@ -185,6 +187,25 @@ class Monitor:
         if self.key is None:
             warnings.warn(f"monitor {name!r} isn't among the results: {likest!r} is taken for it", stacklevel=3)
         return likest
+
+
+def check_larger_better(value: Any) -> None:
+    """Refuse what says neither of the two directions.
+
+    Raises:
+        CallerError: it isn't True, False or None.
+    """
+    if not any(value is legal for legal in (True, False, None)):
+        raise CallerError(
+            "larger_better must be True (more is better), False (less is) or None (what the trainer says), "
+            f"not {value!r}"
+        )
+
+
+def _delta(value: Any) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool) or not float(value) >= 0:
+        raise CallerError(f"min_delta must be a number >= 0, not {value!r}")
+    return float(value)
 
 
 def _fits(keys: list[str]) -> str:

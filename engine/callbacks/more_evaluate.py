@@ -83,7 +83,8 @@ class MoreEvaluate(Callback):
             raise CallerError("MoreEvaluate evaluates when? Give evaluate_every or watch_monitor")
         if num_eval_sanity_batch != 0:
             arguments.batches(num_eval_sanity_batch, "num_eval_sanity_batch")
-        self._watched = None if watch_monitor is None else ResultsMonitor(watch_monitor, watch_monitor_larger_better)
+        watched = ResultsMonitor(watch_monitor, watch_monitor_larger_better)
+        self._watched = None if watch_monitor is None else watched
         self._every = None if self._watched is not None else _cadence(evaluate_every)
         self._asked = (dataloaders, metrics, {"evaluate_fn": evaluate_fn, "verbose": 0, **evaluator_kw})
         self._sanity = num_eval_sanity_batch
@@ -111,6 +112,8 @@ class MoreEvaluate(Callback):
             listeners.add(Exhausted, self._after_last_batch, owner=self)
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
+        self.results, self.count, self._due, self._since = {}, 0, False, 0.0
+        self._top.forget()
         loaders, metrics, more = self._asked
         self.evaluator = Evaluator(None, loaders, metrics, driver, **more)
         self.evaluator.within = trainer.within  # the same weights, whoever has them use others
