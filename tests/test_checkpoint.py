@@ -8,7 +8,8 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from torch import nn
 from tachograph.drivers import StubDriver
 from tachograph.engine import (
     EMA,
+    Callback,
     Checkpoint,
     CheckpointCallback,
     EarlyStopping,
     Events,
     ExecuteOnBetter,
     LoadBestModel,
+    MoreEvaluate,
     SaveFault,
     Saver,
     TopkQueue,
@@ -37,7 +40,7 @@ from tachograph.engine.snapshots import catalogue
 from tachograph.states.errors import CallerError
 from tests.disks import Failing, Killing, Recording, disk
 from tests.test_journal_support import in_child
-from tests.toys import Run, equal, stub, validated
+from tests.toys import Run, Sum, equal, stub, validated
 
 NAN = math.nan
 SCORES = [1.0, 3.0, 2.0, 3.0, 5.0, 0.0, 4.0, 2.5]
@@ -80,8 +83,8 @@ def test_it_saves_after_every_n_epochs_and_every_n_batches_under_names_that_say_
         "model-epoch_1-batch_4",
         "model-epoch_2",
         "model-epoch_2-batch_8",
-        "model-epoch_3-batch_12",
         "model-epoch_4",
+        "model-epoch_4-batch_12",
     ]
     batches = {name: json.loads((folder / name / NOTE).read_text())["batch"] for name in names(folder)}
     assert batches == dict(zip(names(folder), [4, 6, 8, 12, 12], strict=True))
@@ -113,7 +116,7 @@ def test_it_saves_at_errors_of_the_given_classes_and_of_those_below_them(
 ) -> None:
     """K1, K2, B27: it is heard, and saves, while the driver still works; and the error is the caller's."""
     driver = StubDriver()
-    trainer = stub(driver=driver, callbacks=Checkpoint(on_exceptions=classes), run_dir=run_dir)
+    trainer = stub(driver=driver, callbacks=Checkpoint(every_n_epochs=99, on_exceptions=classes), run_dir=run_dir)
     closed: list[bool] = []
     driver.close = lambda: closed.append((run_dir / "checkpoints").exists())  # type: ignore[method-assign]
 
@@ -142,8 +145,145 @@ def test_of_the_regular_ones_the_last_n_stay(run_dir: Path) -> None:
     checkpoint = Checkpoint(every_n_epochs=1, every_n_batches=2, keep_last=3, last=True)
     stub([1, 2, 3], callbacks=checkpoint, n_epochs=4, run_dir=run_dir).run()
     assert names(run_dir / "checkpoints") == [
-        "model-epoch_3-batch_10", "model-epoch_3-batch_12", "model-epoch_4", "model-last",
+        "model-epoch_3-batch_10", "model-epoch_4", "model-epoch_4-batch_12", "model-last",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tail", ["flush", "drop"])
+@pytest.mark.parametrize("every", [-1, "0.5 epoch", 6, 3])
+def test_one_and_the_same_moment_has_one_name_whatever_it_is_validated_for(
+    run_dir: Path, every: Any, tail: str
+) -> None:
+    """K2: an epoch is through with its last batch, whether or not the loader was asked for more."""
+    stub(
+        range(6),
+        metrics={"score": Sum()},
+        validate_dataloaders=[1],
+        validate_every=every,
+        accumulation_steps=4,
+        accumulation_tail=tail,
+        callbacks=Checkpoint(topk=-1, monitor="sum"),
+        run_dir=run_dir,
+    ).run()
+    at = set(names(run_dir / "checkpoints"))
+    ends = {"model-epoch_1-batch_6-sum_1.0", "model-epoch_2-batch_12-sum_1.0"}
+    assert at - {"model-epoch_0-batch_3-sum_1.0", "model-epoch_1-batch_9-sum_1.0"} == ends
+
+
+def test_a_score_in_a_name_has_six_digits_and_saves_of_equal_names_are_told_apart_by_their_moment(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    """K2, B28: the table and the results have the whole number, over a resume too."""
+    scores = [0.91183876991, 0.91183876992, 1e-7 / 3, 0.9118387698, 1234567.0, 0.911838769925]
+    kept = ["epoch_2-batch_2-score_0.911839", "epoch_5-batch_5-score_1234570.0", "epoch_6-batch_6-score_0.911839"]
+    straight = saving(run_dir, Checkpoint(topk=3, monitor="score"), scores=scores)
+    straight.run()
+    assert names(run_dir / "checkpoints") == [f"model-{name}" for name in kept]
+    held = json.loads((run_dir / "checkpoints" / f"model-{kept[2]}" / RESULTS).read_text())
+    assert held == {"score": 0.911838769925}
+    for n in (2, 4):
+        saving(tmp_path / str(n), Checkpoint(topk=3, monitor="score"), scores=scores, n_epochs=n).run()
+        saving(tmp_path / str(n), Checkpoint(topk=3, monitor="score"), scores=scores).run(resume_from="auto")
+        assert names(tmp_path / str(n) / "checkpoints") == names(run_dir / "checkpoints")
+    assert saved(tmp_path / "tiny", [1e-7 / 3], topk=1, monitor="score") == ["model-epoch_1-batch_1-score_3.33333e-08"]
+
+
+# -- a folder that can't be written to ---------------------------------------------------------------------
+
+
+class Batches(Callback):
+    """Notes that a batch was worked off."""
+
+    def __init__(self, done: list[int]) -> None:
+        self.done = done
+
+    def on_train_batch_end(self, trainer: Any) -> None:
+        self.done.append(trainer.global_forward_batches)
+
+
+def test_a_folder_that_nothing_can_be_written_into_is_refused_in_one_sentence_before_anything_is_trained(
+    tmp_path: Path,
+) -> None:
+    """MO5, in its kind: when the trainer is built, or else when the run begins; no save is lost."""
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    for folder, why in (
+        (tmp_path / "file", "it is a file"),
+        (tmp_path / "nowhere", "it is a link to nothing"),
+        (tmp_path / "file" / "below", f"{tmp_path}/file is a file"),
+        (Path("/proc/nope"), "/proc is on a file system that takes no files (No such file or directory)"),
+    ):
+        said = f"can't write into {folder}: {why}. Give another folder"
+        for callback in (
+            Checkpoint(folder, last=True),
+            LoadBestModel("score", save_folder=folder),
+            MoreEvaluate([1], {"n": Sum()}, topk=1, topk_monitor="n", folder=folder),
+        ):
+            batches: list[int] = []
+            with pytest.raises(CallerError) as refused:
+                saving(None, callback, Batches(batches)).run()
+            assert str(refused.value).endswith(said)
+            assert type(callback).__name__ in str(refused.value)
+            assert not batches
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_one_that_has_become_unwritable_is_refused_where_the_run_goes_on(run_dir: Path) -> None:
+    """MO5, in its kind."""
+    saving(run_dir, Checkpoint(last=True), n_epochs=2).run()
+    shutil.rmtree(run_dir / "checkpoints")
+    (run_dir / "checkpoints").write_text("a file")
+    with pytest.raises(CallerError, match=r"^Checkpoint can't write into .*/checkpoints: it is a file. Give another"):
+        saving(run_dir, Checkpoint(last=True)).run(resume_from="auto")
+
+
+def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
+    """MO5, in its kind."""
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o555)
+    with unprivileged(tmp_path), pytest.raises(CallerError) as refused:
+        stub(callbacks=Checkpoint(locked / "saves", last=True))
+    assert str(refused.value) == (
+        f"Checkpoint can't write into {locked / 'saves'}: {locked} may not be written to (no permission). "
+        "Give another folder"
+    )
+    assert names(locked) == []
+
+
+@contextmanager
+def unprivileged(folder: Path) -> Iterator[None]:
+    """Run the body as somebody who may not write everywhere, but read there."""
+    if os.geteuid():
+        yield
+        return
+    for path in (folder, *folder.parents[:2]):
+        path.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_to_try_a_folder_leaves_nothing_there(tmp_path: Path) -> None:
+    """K2: not even the folder, where nothing was saved."""
+    (tmp_path / "there").mkdir()
+    stub(callbacks=Checkpoint(tmp_path / "there", every_n_epochs=99)).run()
+    assert names(tmp_path / "there") == []
+    stub(callbacks=Checkpoint(tmp_path / "new" / "one", every_n_epochs=99)).run()
+    assert names(tmp_path) == ["there"]
+
+
+def test_a_fault_is_a_sentence_and_speaks_of_earlier_saves_only_where_there_are_some(run_dir: Path) -> None:
+    """B31."""
+    with (
+        disk(run_dir / "checkpoints", Failing(1, errno.ENOSPC)),
+        pytest.raises(SaveFault) as struck,
+    ):
+        saving(run_dir, Checkpoint(last=True)).run()
+    place = run_dir / "checkpoints" / "model-last"
+    assert str(struck.value) == f"{place} couldn't be written: {os.strerror(errno.ENOSPC)}"
+    assert (struck.value.filename, struck.value.errno) == (str(place), errno.ENOSPC)
 
 
 # -- the best ----------------------------------------------------------------------------------------------
@@ -166,7 +306,7 @@ def test_the_n_best_are_kept_and_of_equal_ones_the_newer(
     run_dir: Path, topk: int, larger: bool, epochs: list[int]
 ) -> None:
     """K1, K2: -1 all, 0 none, n the best; a tie replaces the old."""
-    kept = saved(run_dir, topk=topk, monitor="score", larger_better=larger)
+    kept = saved(run_dir, topk=topk, every_n_epochs=99, monitor="score", larger_better=larger)
     assert kept == sorted(f"model-epoch_{e}-batch_{e}-score_{SCORES[e - 1]}" for e in epochs)
 
 
@@ -381,7 +521,7 @@ def test_the_reference_s_older_spellings_are_taken(run_dir: Path) -> None:
     trainer = saving(run_dir, checkpoint, scores=[1.0, 3.0, 2.0, 4.0])
     trainer.run()
     assert names(checkpoint.folder(trainer)) == [
-        "model-epoch_2-batch_3", "model-epoch_4", "model-epoch_4-batch_4-score_4.0", "model-last",
+        "model-epoch_3-batch_3", "model-epoch_4", "model-epoch_4-batch_4-score_4.0", "model-last",
     ]  # fmt: skip
     assert CheckpointCallback is Checkpoint
     saving(run_dir.with_name("b"), Checkpoint(is_trainer_checkpoint=True, save_last=True)).run()
@@ -404,6 +544,9 @@ def test_the_reference_s_older_spellings_are_taken(run_dir: Path) -> None:
         ({"model_save_fn": 3}, r"model_save_fn must be a function f\(folder\), not 3"),
         ({"model_save_fn": print, "save_object": "trainer"}, "model_save_fn is for save_object='model'"),
         ({"only_state_dict": False}, "only_state_dict must be True"),
+        ({"larger_better": "min"}, r"larger_better must be True \(more is better\), False \(less is\) or None"),
+        ({}, "Checkpoint has nothing to save: give it every_n_epochs, every_n_batches, every, last, topk or on_exc"),
+        ({"keep_last": 3, "monitor": "score"}, "Checkpoint has nothing to save"),
         ({"monitor": 3}, "monitor must be a key of the results or a function, not 3"),
         ({"folder": "a", "save_folder": "b"}, "save_folder is an older name of folder, which was given too"),
         ({"save_lats": True}, "Checkpoint has no argument 'save_lats'. Did you mean 'save_last'"),
@@ -573,7 +716,7 @@ def test_a_trainer_is_saved_at_an_error_as_it_stood_before_it(run_dir: Path) -> 
     with pytest.raises(KeyError):
         trainer.run()
     (name,) = names(run_dir / "checkpoints")
-    assert name == "trainer-epoch_2-batch_3-exception_KeyError"
+    assert name == "trainer-epoch_3-batch_3-exception_KeyError"
     again = saving(run_dir.with_name("again"), Checkpoint(on_exceptions=Exception, save_object="trainer"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -846,7 +989,7 @@ def decisive(noted: Recording) -> list[int]:
 
     Of those that only fill a file under a temporary name, one.
     """
-    begins = next(i for i, (_, path) in enumerate(noted.done) if "epoch_3-batch_4" in path)
+    begins = next(i for i, (_, path) in enumerate(noted.done) if "epoch_4-batch_4" in path)
     last = range(begins, len(noted.done))
     filling = [i for i in last if noted.done[i][0] in ("create", "write", "sync", "mkdir")]
     return sorted({*last} - set(filling) | set(filling[3:4]))

@@ -24,13 +24,13 @@ import torch
 
 from tachograph.drivers import NO_BATCH, StubDriver
 from tachograph.drivers.measuring import Losses
-from tachograph.engine import CSVLogger, Journal, Logger, NanGuard, TensorBoardLogger, replay
+from tachograph.engine import CSVLogger, Journal, Logger, Monitor, NanGuard, TensorBoardLogger, replay
 from tachograph.engine.callbacks.loggers.rank import rank
 from tachograph.states.errors import CallerError
 from tests.jobs.forks import Forks
 from tests.jobs.logged_job import BACKENDS, build, logger_of, store_of
 from tests.jobs.logged_job import at as at_call
-from tests.toys import Run, equal, sides, stub
+from tests.toys import Run, Sum, equal, sides, stub
 
 Values = list[tuple[int, str, Any]]
 
@@ -691,6 +691,59 @@ def test_what_can_not_be_is_refused(tmp_path: Path) -> None:
         build(tmp_path / "run", CSVLogger(step_on="batch")).run(resume_from="auto")
     with pytest.raises(CallerError, match="holds this run's log already"):
         replay(tmp_path / "run").add_callback(CSVLogger()).run()
+
+
+def test_a_refusal_is_told_once(tmp_path: Path) -> None:
+    """C4: a logger whose own error ended the run isn't asked to write that error down."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(CallerError, match="mine isn't empty, and holds no log of this run") as refused:
+        stub(callbacks=CSVLogger(folder=tmp_path / "mine")).run()
+    assert not [note for note in getattr(refused.value, "__notes__", ()) if "while ending" in note]
+    assert not getattr(refused.value, "later", ())
+
+
+@pytest.mark.parametrize("below", ["", "log"])
+def test_a_folder_that_nothing_can_be_written_into_is_refused_when_the_trainer_is_built(
+    tmp_path: Path, below: str
+) -> None:
+    """MO5, in its kind."""
+    (tmp_path / "file").write_text("mine")
+    folder = tmp_path / "file" / below
+    why = f"{tmp_path}/file is a file" if below else "it is a file"
+    with pytest.raises(CallerError) as refused:
+        stub(callbacks=CSVLogger(folder=folder)).run()
+    assert str(refused.value) == f"CSVLogger can't write into {folder}: {why}. Give another folder"
+    assert not getattr(refused.value, "later", ())
+    with pytest.warns(UserWarning, match="CSVLogger: .*, and tried again later"):
+        stub(callbacks=CSVLogger(folder=folder, on_fault="warn")).run()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_monitor_that_is_not_among_the_results_is_refused_at_the_sanity_check(run_dir: Path, own: bool) -> None:
+    """MO5: the trainer's too, before the first batch and not at the first validation."""
+    trainer = stub(
+        metrics={"n": Sum()},
+        validate_dataloaders=[1],
+        callbacks=CSVLogger("accuracy" if own else None),
+        monitor="sum" if own else "accuracy",
+        run_dir=run_dir,
+    )
+    with pytest.raises(CallerError, match=r"monitor 'accuracy' isn't among the results. .*sanity check's results"):
+        trainer.run()
+    assert trainer.global_forward_batches == 0
+
+
+def test_a_monitor_with_settings_of_its_own_is_taken_from_the_trainer_as_it_is(run_dir: Path) -> None:
+    """MO4, in its kind: it is a specification, and nobody's memory."""
+    stub(
+        metrics={"n": Sum()},
+        validate_dataloaders=[1],
+        callbacks=CSVLogger(),
+        monitor=Monitor("sum", larger_better=False),
+        run_dir=run_dir,
+    ).run()
+    assert "best/sum" in (run_dir / "logs" / "csv" / "metrics.csv").read_text()
 
 
 @pytest.fixture

@@ -57,8 +57,8 @@ class Checkpoint(Callback):
             `save_last`, `save_topk` and `save_on_exception` are taken for the above.
 
     Raises:
-        CallerError: an argument can't be used; or, when the trainer is built, there is no folder, or no monitor for
-            `topk`.
+        CallerError: an argument can't be used, or nothing says when to save; or, when the trainer is built, there is
+            no folder, or no monitor for `topk`; or, then or when a run begins, the folder can't be written to.
     """
 
     in_quick_pass = False
@@ -95,6 +95,13 @@ class Checkpoint(Callback):
         topk = 0 if given["topk"] is None else given["topk"]
         about = (only_state_dict, model_save_fn, save_evaluate_results)
         self._top = TopkSaver(topk, monitor, larger_better, given["folder"], given["save_object"], *about)
+        if not (
+            self.every_n_epochs or self.every_n_batches or self._seconds or self.last or topk or self.on_exceptions
+        ):
+            raise CallerError(
+                "Checkpoint has nothing to save: give it every_n_epochs, every_n_batches, every, last, topk or "
+                "on_exceptions. (To go on after a crash a run needs none: it takes its own snapshots.)"
+            )
         self._hear()
 
     def _hear(self) -> None:
@@ -114,6 +121,8 @@ class Checkpoint(Callback):
         return self._top.saver.folder(trainer)
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
+        self._top.forget()
+        self._regular, self._since = [], None
         self._top.saver.owner = owner_of(self, trainer)
         self._top.saver.check(trainer, type(self).__name__)
         if self._top.queue:

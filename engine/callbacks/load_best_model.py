@@ -65,6 +65,11 @@ class LoadBestModel(HasMonitorCallback):
         self._in_files = save_folder is not None
         self._load_fn = model_load_fn
         self._delete = delete_after_train
+        self._begin_anew()
+        if self._in_files:
+            self.on_after_snapshot = self._published  # type: ignore[method-assign]
+
+    def _begin_anew(self) -> None:
         self.best_at: tuple[int, int] | None = None
         self._weights: Any = None  # the best, in memory
         self._file: Path | None = None  # the best, in a folder
@@ -72,14 +77,16 @@ class LoadBestModel(HasMonitorCallback):
         self._old: dict[str, int] = {}  # those that were good enough once: name -> since when they aren't
         self._trained: Any = None  # while the best are in the model
         self._put: Any = None
-        if self._in_files:
-            self.on_after_snapshot = self._published  # type: ignore[method-assign]
+        self._saver.forget()
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         super().on_after_trainer_initialized(trainer, driver)
         if any(isinstance(held, LoadBestModel) and held is not self for held in trainer.listeners.callbacks.values()):
             raise CallerError("two LoadBestModel would each leave its weights in the one model: give one of them")
+        self._begin_anew()
         self._saver.owner = owner_of(self, trainer)
+        if self._in_files:
+            self._saver.check(trainer, type(self).__name__)
         trainer.as_trained.append(lambda: self._as_trained(driver))
 
     # -- the best ------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ it and when, so that a run that goes on knows its own saves, and touches no othe
 from __future__ import annotations
 
 import json
+import os
 import re
 import uuid
 import warnings
@@ -23,6 +24,7 @@ from ..journal import make_dirs, write_file
 from ..retention import REMOVING, remove
 from ..snapshots import SnapshotWriteFault
 from .saves import MODEL, NOTE, REPLACED, RESULTS, Saved, epochs_done, fitting, publish, saved_in
+from .writable import check_early, check_writable
 
 OBJECTS = ("model", "trainer", "weights")
 _COUNTED = ("best", "regular", "topk")  # kinds of saves that make room for others
@@ -30,6 +32,9 @@ _COUNTED = ("best", "regular", "topk")  # kinds of saves that make room for othe
 
 class SaveFault(TachographError, OSError):
     """A save couldn't be written; those that were there before still are. `filename` is where it was to be."""
+
+    def __str__(self) -> str:
+        return str(self.strerror)  # a sentence, which names the file
 
 
 class Saver:
@@ -76,24 +81,31 @@ class Saver:
         self.model_save_fn = model_save_fn
         self.save_evaluate_results = save_evaluate_results
         self.owner = owner
+        self._who = "this callback"  # for messages
         self._own: tuple[str, str] | None = None  # the folder and the id of a run that keeps nothing on disk
         self.superseded: dict[str, int] = {}  # what an earlier life made past here: name -> seq
         self.source: Path | None = None  # the save that this process was resumed from
 
     def check(self, trainer: Any, who: str) -> None:
-        """Refuse a trainer that there is no folder for.
+        """Refuse a trainer that there is no folder for, or one that can't be written to.
+
+        Args:
+            trainer: who saves.
+            who: what messages call the callback that saves.
 
         Raises:
-            CallerError: neither the trainer nor the caller said where to write.
+            CallerError: neither the trainer nor the caller said where to write; or nothing can be written there.
         """
+        self._who = who
         if self.base is None and trainer.run_dir is None:
             raise CallerError(f"{who} needs a folder, since this trainer has no run_dir: give it one of them")
+        check_early(self.base, who)
 
     def folder(self, trainer: Any) -> Path:
         """Return the folder of this run's saves: the same in all its lives."""
         own = f"-{self.owner}" if self.owner else ""
         if self.base is None:
-            self.check(trainer, "this callback")
+            self.check(trainer, self._who)
             return Path(trainer.run_dir) / fitting(f"checkpoints{own}")
         return self.base / fitting(self._run(trainer)[0] + own)
 
@@ -172,8 +184,14 @@ class Saver:
                 snapshots.settle(path.with_name(path.name.removeprefix(prefix)))
                 files.remove_tree(path)
 
+    def forget(self) -> None:
+        """Forget the run that this has saved in: what comes is another trainer's."""
+        self._own, self.superseded, self.source = None, {}, None
+
     def go_on(self, trainer: Any, report: Any = None) -> list[Saved]:
         """Stand where a run begins or goes on: put the folder right, and look for what an earlier life made past here.
+
+        The folder is tried, unless it isn't there yet and is to lie in the run directory.
 
         Args:
             trainer: where it is.
@@ -181,13 +199,24 @@ class Saver:
 
         Returns:
             This run's saves that count here, in the order they were made.
+
+        Raises:
+            CallerError: nothing can be written into the folder.
         """
+        self._try(trainer)
         self.tidy(trainer)
         given = None if report is None else report.snapshot
         self.source = None if given is None else self.folder(trainer) / Path(given).name
         there, now = sorted(self.written(trainer).values(), key=lambda s: s.seq), trainer.trainer_state.seq
         self.superseded = {s.name: s.seq for s in there if s.seq > now and s.kind in _COUNTED}
         return [s for s in there if s.name not in self.superseded]
+
+    def _try(self, trainer: Any) -> None:
+        folder = self.folder(trainer)
+        if self.base is not None:
+            check_writable(folder if folder.is_dir() else self.base, self._who)
+        elif os.path.lexists(folder):
+            check_writable(folder, self._who)
 
     def sweep(self, trainer: Any, counted: Container[str]) -> None:
         """Remove what an earlier life of the run made up to here, and this one hasn't made again.
@@ -216,7 +245,8 @@ class Saver:
             there = True
         except OSError as error:
             why = error if isinstance(error, SnapshotWriteFault) else error.strerror or error
-            fault = SaveFault(error.errno, f"{place} couldn't be written: {why}. Earlier saves are intact")
+            left = ". Earlier saves are intact" if self.written(trainer) else ""
+            fault = SaveFault(error.errno, f"{place} couldn't be written: {why}{left}")
             fault.filename = str(place)
             if trainer.on_snapshot_fault != "warn":
                 raise fault from error

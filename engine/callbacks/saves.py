@@ -65,8 +65,12 @@ def fitting(name: str) -> str:
 
 
 def epochs_done(state: Any) -> int:
-    """Count the epochs that are through, the one that has just had its last batch included."""
-    return int(state.cur_epoch_idx + state.epoch_exhausted)
+    """Count the epochs that are through, the one that has had its last batch included.
+
+    Of a loader without a length it is known a moment later that a batch was the last one: when it has no other.
+    """
+    whole = 0 < state.batch_idx_in_epoch == state.num_batches_per_epoch  # its window is closed by now
+    return int(state.cur_epoch_idx + (state.epoch_exhausted or whole))
 
 
 def publish(files: Files, temporary: Path, place: Path) -> None:

@@ -81,7 +81,7 @@ class TopkSaver(ResultsMonitor):
     """Saves what was validated while it is among the n best, and removes what isn't any more.
 
     A save is called `{save_object}-epoch_{e}-batch_{b}-{monitor}_{value}`: the epochs that are through, the batches of
-    the run, and what made it good. The one that goes is removed when the new one is whole.
+    the run, and what made it good, to six digits. The one that goes is removed when the new one is whole.
 
     Args:
         topk: n; -1 keeps all, 0 none.
@@ -146,11 +146,18 @@ class TopkSaver(ResultsMonitor):
 
         return self.saver.save(trainer, name, kind="topk", results=results, as_evaluated=True, then=done)
 
+    def forget(self) -> None:
+        """Forget the run that this has saved in: what comes is another trainer's."""
+        self.queue.held, self._known = {}, False
+        self.forget_best()
+        self.saver.forget()
+
     def _name(self, trainer: Any, value: float) -> str:
         state = trainer.trainer_state
         where = f"epoch_{epochs_done(state)}-batch_{state.global_forward_batches}"
         monitor = self.monitor_name.rpartition("<locals>.")[2]
-        return fitting(f"{self.saver.save_object}-{where}-{monitor}_{value}")
+        short = float(f"{value:.6g}")  # the whole number is in the results
+        return fitting(f"{self.saver.save_object}-{where}-{monitor}_{short}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive a resume; {} before the first value."""

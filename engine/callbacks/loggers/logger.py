@@ -20,6 +20,7 @@ from typing import Any
 
 from tachograph.engine.callbacks.callback import Callback
 from tachograph.engine.callbacks.monitor import Monitor
+from tachograph.engine.callbacks.writable import check_early, check_writable
 from tachograph.engine.describing import named
 from tachograph.engine.notes import message
 from tachograph.engine.replay import Replay
@@ -41,7 +42,8 @@ class Logger(Callback):
     are complete, and their steps go up. Training is no bit another with a logger than without.
 
     Args:
-        monitor: a key of the validation results whose best value is logged as well; None takes the trainer's, if any.
+        monitor: a key of the validation results whose best value is logged as well; None takes the trainer's, if any,
+            which is held to the results in the same way.
         larger_better: a larger value is the better one; None takes the trainer's.
         log_exception: log the class and the message of an error that ends the run.
         log_loss_every: the reference trainer's name for `log_every`.
@@ -61,7 +63,8 @@ class Logger(Callback):
 
     Raises:
         CallerError: an argument can't be used, or the library isn't installed; or there is neither `folder` nor a run
-            directory, or the folder holds something else than this run's log (when the run begins).
+            directory, or the folder can't be written to, or it holds something else than this run's log (when the run
+            begins at the latest); or the monitor isn't among the results, at the sanity check.
     """
 
     kind = "log"
@@ -89,13 +92,11 @@ class Logger(Callback):
             raise CallerError(f"step_on must be 'update' or 'batch', not {step_on!r}")
         if on_fault not in ("raise", "warn"):
             raise CallerError(f"on_fault must be 'raise' or 'warn', not {on_fault!r}")
-        if monitor is not None:
-            Monitor(monitor)
+        Monitor.of(monitor, larger_better)
         self.log_every, self.log_exception, self.step_on, self.on_fault = log_every, log_exception, step_on, on_fault
         self._asked = (monitor, larger_better)
         self._given_folder = None if folder is None else Path(folder)
         self._monitor: Monitor | None = None
-        self._attempts = Attempts(type(self).__name__, on_fault == "warn")
         self._forget()
 
     def _check_library(self) -> None:
@@ -106,11 +107,12 @@ class Logger(Callback):
                 raise needed(self.needs, self.kind, type(self).__name__) from error
 
     def _forget(self) -> None:
+        self._attempts = Attempts(type(self).__name__, self.on_fault == "warn")
         self._rows: dict[int, dict[str, Any]] = {}  # those that may get more values
         self._windows = Windows()
         self._lr: Sequence[float] = ()
         self._written: int | None = None  # the last step whose row is complete and was written; -1: none yet
-        self._open = self._changed = self._failed = False
+        self._open = self._changed = self._refused = False
         self._run = uuid.uuid4().hex  # whose log it is, where no run directory says it
         self.status = "running"
 
@@ -154,15 +156,17 @@ class Logger(Callback):
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         if trainer.run_dir is None and self._given_folder is None:
             raise CallerError(f"{type(self).__name__} needs a folder, since this trainer has no run_dir: give it one")
+        if self.on_fault == "raise":  # else it is tried again and again
+            check_early(self._given_folder, type(self).__name__)
         self._forget()
         self._watch(trainer)
 
     def _watch(self, trainer: Any) -> None:
-        monitor, larger_better = self._asked
-        monitor = monitor if monitor is not None else getattr(trainer, "monitor", None)
-        if monitor is not None:
-            larger_better = getattr(trainer, "larger_better", True) if larger_better is None else larger_better
-            self._monitor = Monitor(monitor, larger_better)
+        self._monitor = Monitor.of(*self._asked, trainer=trainer)
+
+    def on_sanity_check_end(self, trainer: Any, sanity_check_res: dict[str, Any]) -> None:
+        if self._monitor is not None:
+            self._monitor.check(sanity_check_res)
 
     def on_train_begin(self, trainer: Any) -> None:
         self._ready(trainer)
@@ -306,7 +310,7 @@ class Logger(Callback):
 
     def _end(self, trainer: Any) -> None:
         """Write what there is, though a run that goes on may yet add to it: then it is taken back and written again."""
-        if not self._changed and not self._open:
+        if self._refused or not (self._changed or self._open):
             return
         self._changed = False
         ready, now = self._ready(trainer), self._now(trainer)
@@ -324,7 +328,9 @@ class Logger(Callback):
     def _ready(self, trainer: Any) -> bool:
         """Open the log if it isn't; False if that failed."""
         if not self._open:
+            self._refused = True  # it isn't begun a second time, to be refused again, when its own error ends the run
             self._open = self._attempts.done(self._begin, trainer)
+            self._refused = False
             self._changed |= self._open
             self._written = -1 if self._written is None else self._written
         return self._open
@@ -334,6 +340,8 @@ class Logger(Callback):
             self._watch(trainer)
         folder, run = self._folder(trainer), run_of(trainer) or self._run
         name = folder.name if trainer.run_dir is None else trainer.run_dir.name
+        if self.on_fault == "raise":
+            check_writable(folder, type(self).__name__)
         with _untouched(trainer):
             memory, new = claim(folder, run, name, anew=isinstance(trainer, Replay))
             before = dict(memory)
