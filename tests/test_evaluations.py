@@ -210,6 +210,26 @@ def test_a_test_looks_for_the_model_s_test_step_first() -> None:
     assert named.test([{"x": 1}]) == {"v": ["mine"]}
 
 
+@pytest.mark.parametrize("steps", [(), ("validate_step",), ("test_step",), ("validate_step", "test_step")])
+def test_a_test_tells_of_no_substitution_since_nobody_asked_for_a_mode(steps: tuple[str, ...]) -> None:
+    """C5, T10: and finds the step that it would find."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer = trainer_of(saying(*steps), metrics=None, validate_dataloaders=None)
+        called = trainer.test([{"x": 1}], {"v": Values()})["v"]
+    assert called == [steps[-1] if steps else "forward"]
+    assert caught == []
+
+
+def test_a_mode_that_was_asked_for_is_told_of_its_substitution_once_also_when_a_test_is_made() -> None:
+    """T10."""
+    with pytest.warns(UserWarning, match="Says has no test_step: validate_step is used instead"):
+        trainer = trainer_of(saying("validate_step"), validate_mode="test")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert trainer.test([{"x": 1}]) == trainer.validate() == {"v": ["validate_step"]}
+
+
 def test_a_test_takes_other_metrics_also_where_the_trainer_has_none(capsys: pytest.CaptureFixture[str]) -> None:
     """C5."""
     trainer = trainer_of(saying(), metrics=None, validate_dataloaders=None)
@@ -370,6 +390,29 @@ def test_a_prediction_that_cannot_be_made_is_refused(predict: Callable[[Any], An
     with pytest.raises(CallerError) as caught:
         predict(stub([1]))
     assert said in str(caught.value)
+
+
+def test_a_trainer_s_prediction_wants_a_loader_and_an_evaluator_s_takes_its_own() -> None:
+    """C5: the validation data is no answer to a loader that is missing."""
+    trainer = stub([1], metrics={"m": Sum()}, validate_dataloaders=[4, 5])
+    said = r"dataloaders is missing: give predict\(\) one loader, or a dict name -> loader"
+    with pytest.raises(CallerError, match=said):
+        trainer.predict(None)
+    assert [outputs["value"] for outputs in trainer.evaluator.predict()] == [4, 5]  # type: ignore[union-attr]
+
+
+def test_an_evaluator_without_loaders_and_metrics_predicts_and_does_nothing_else() -> None:
+    """EV1, C5: and it looks for no step that it doesn't need."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluator = Evaluator(saying("predict_step", "test_step"))
+        assert evaluator.predict([{"x": 1}, {"x": 2}]) == [{"value": "predict_step"}] * 2
+    assert Evaluator(saying()).predict({"a": [{"x": 1}]}) == {"a": [{"value": "forward"}]}
+    for run in (evaluator.run, lambda: evaluator.run_until(lambda: False)):
+        with pytest.raises(CallerError, match="there is nothing to evaluate: build the Evaluator with dataloaders and"):
+            run()
+    with pytest.raises(CallerError, match="there is nothing to predict on: give dataloaders"):
+        evaluator.predict()
 
 
 @pytest.mark.parametrize("validates", [True, False])
@@ -615,6 +658,12 @@ def test_two_results_of_one_name_are_refused() -> None:
         ([1], {"a": (one := Sum()), "b": one}, "the metrics 'a' and 'b' are one object, which would count every batch"),
         ([1], {"m": object()}, "metric 'm' must have update, compute and reset; object lacks update"),
         ([1], [Sum()], "metrics must be a dict name -> metric with one metric at least"),
+        (None, {"m": Sum()}, "dataloaders is missing: give one loader, or a dict name -> loader"),
+        ({"dev": None}, {"m": Sum()}, "the evaluation loader 'dev' can't be iterated over: it is a NoneType"),
+        (7, {"m": Sum()}, "the evaluation loader can't be iterated over: it is an int"),
+        ([loader(), loader()], {"m": Sum()}, "the evaluation loader is a list of loaders: give a dict name -> loader"),
+        ((loader(),), {"m": Sum()}, "the evaluation loader is a tuple of loaders: give a dict name -> loader"),
+        ({"a": [loader()]}, {"m": Sum()}, "the evaluation loader 'a' is a list of loaders: give a dict name -> loader"),
     ],
 )
 def test_names_and_metrics_that_cannot_be_used_are_refused(loaders: Any, metrics: Any, said: str) -> None:
@@ -622,6 +671,13 @@ def test_names_and_metrics_that_cannot_be_used_are_refused(loaders: Any, metrics
     with pytest.raises(CallerError) as caught:
         standalone(loaders, metrics)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("batch", [1, "one", (1, 2), [1], {"x": 1}, {1, 2}, torch.ones(2), np.ones(2), Indexed(2)])
+def test_a_list_of_batches_is_a_loader_whatever_they_are(batch: Any) -> None:
+    """T7, EV7."""
+    assert standalone([batch, batch], {"m": "weight"}).run() == {"m": 1.0}
+    assert standalone({"a": (batch,)}, {"m": "weight"}).run() == {"m#a": 1.0}
 
 
 def test_a_single_loader_may_be_called_none() -> None:

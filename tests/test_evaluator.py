@@ -155,6 +155,8 @@ def test_an_evaluator_stands_alone_with_a_module_a_driver_or_the_name_of_one() -
     ("settings", "said"),
     [
         ({"seperator": "/"}, "Evaluator has no argument 'seperator'. Did you mean 'separator'"),
+        ({"verbos": 0}, "Evaluator has no argument 'verbos'. Did you mean 'verbose'"),
+        ({"dataloader": [1]}, "Evaluator has no argument 'dataloader'. Did you mean 'dataloaders'"),
         ({"mode": "train"}, "mode must be 'validate' or 'test', not 'train'"),
         (
             {"batch_step_fn": lambda batch: None},
@@ -250,7 +252,7 @@ def test_outputs_and_batches_may_be_dataclasses_or_renamed_and_only_one_of_them_
             lambda self, pred: None,
             (1, 2),
             3,
-            "metric 'm' needs names, but outputs are an int and the batch a tuple: return a dict from the model, or map",
+            "metric 'm' needs names, but outputs are an int and the batch a tuple: return a dict from the model, or ",
         ),
     ],
 )
