@@ -155,6 +155,10 @@ class Driver(abc.ABC):
     def backward(self, loss: Any, divisor: int) -> None:
         """Add the gradients of `loss / divisor` to those there are."""
 
+    def loss_fault(self, loss: Any) -> str:
+        """Say why a loss, of which `backward` has failed, can have no gradients; "" if that isn't the loss's fault."""
+        return ""
+
     def no_sync(self) -> AbstractContextManager[Any]:
         """Run the body, a forward and a backward pass, without exchanging gradients; one process has nobody to."""
         return nullcontext()

@@ -50,6 +50,8 @@ def check_model(model: nn.Module, held: Any) -> None:
     if not isinstance(held, dict):
         raise RestoreFault(f"this file holds a {type(held).__name__}, not a model's state dict")
     mine = model.state_dict()
+    if mine and not mine.keys() & held.keys():
+        _tell_where(mine, held)
     for name in [*mine, *held]:
         if name not in held:
             raise RestoreFault(f"the model has '{name}', which the saved one lacks")
@@ -60,6 +62,28 @@ def check_model(model: nn.Module, held: Any) -> None:
             raise RestoreFault(
                 f"'{name}' has shape {list(there or ())} in the saved model, {list(here or ())} in this one"
             )
+
+
+def _tell_where(mine: dict[str, Any], held: dict[Any, Any]) -> None:
+    """Refuse a file with none of a model's names by what it is, where that shows: weights in a dict, or a wrapper's."""
+    inner = [key for key, value in held.items() if _is_state(value)]
+    if inner and not any(isinstance(value, torch.Tensor) for value in held.values()):
+        own = next((key for key in inner if any(str(name).endswith(tuple(mine)) for name in held[key])), inner[0])
+        keys = ", ".join(map(repr, list(held)[:5])) + (", ..." if len(held) > 5 else "")
+        raise RestoreFault(
+            f"this file holds {keys}, and no weights at its top: "
+            f"model.load_state_dict(torch.load(path)[{own!r}]) takes it"
+        )
+    first, other = next(iter(mine)), str(next(iter(held), ""))
+    prefix = other.removesuffix(first)
+    if prefix != other and held.keys() == {prefix + name for name in mine}:
+        raise RestoreFault(
+            f"all names of the saved model begin with {prefix!r}, as a wrapper makes them: take that off them"
+        )
+
+
+def _is_state(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(isinstance(v, torch.Tensor) for v in value.values())
 
 
 def check_optimizers(optimizers: Sequence[Optimizer], held: Any) -> None:

@@ -1,11 +1,17 @@
-"""The loss in what a training step returned, and how its batch is named in messages."""
+"""The loss in what a training step returned, what else of it is told, and how its batch is named in messages."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from tachograph.drivers import LossFault
+from tachograph.drivers import Driver, LossFault
 from tachograph.drivers.matching import as_mapping
+from tachograph.states.errors import CallerError
+
+IN_A_RECORD = 64
+"""The sample ids that the journal keeps of the batch in which a run failed."""
 
 
 def extract_loss(outputs: Any) -> Any:
@@ -35,7 +41,45 @@ def total(losses: list[Any]) -> Any:
     return sum(losses[1:], losses[0]) if losses else None
 
 
-def short(ids: Any, most: int = 64) -> str:
-    """Write out sample ids, as many as a message bears."""
+def check_logged(values: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) -> None:
+    """Refuse what is logged and is no number. A tensor's shape is looked at, and not its value.
+
+    Args:
+        values: name -> value.
+        is_tensor: says whether a value is a tensor.
+
+    Raises:
+        CallerError: it names the first of them.
+    """
+    for name, value in values.items():
+        told = repr(value)
+        if isinstance(name, str):
+            if isinstance(value, (int, float)):
+                continue
+            if is_tensor(value):
+                shape = list(value.shape)
+                if math.prod(shape) == 1:
+                    continue
+                told = f"a {type(value).__name__} of the shape {shape}"
+        raise CallerError(f"log takes name -> number, not {name!r}: {told}")
+
+
+def backward(driver: Driver, loss: Any, divisor: int) -> None:
+    """Add a loss's gradients.
+
+    Raises:
+        LossFault: it can have none; it says what the loss is. Whatever else goes wrong is raised as it is.
+    """
+    try:
+        driver.backward(loss, divisor)
+    except Exception as error:
+        fault = driver.loss_fault(loss)
+        if fault:
+            raise LossFault(fault) from error
+        raise
+
+
+def short(ids: Any, most: int = 8) -> str:
+    """Write out sample ids, as many as a line for a person bears."""
     held = list(ids)
     return repr(held) if len(held) <= most else f"{held[:most]!r} and {len(held) - most} more"

@@ -7,19 +7,7 @@ from __future__ import annotations
 
 import contextlib
 
-
-def note(error: BaseException, text: str) -> None:
-    """Add a sentence to an error, shown below its traceback (from Python 3.11 on; kept in `__notes__` before).
-
-    An error that takes none is left as it is.
-    """
-    with contextlib.suppress(Exception):
-        notes = getattr(error, "__notes__", None)
-        if notes is None:
-            notes = []
-            error.__notes__ = notes  # type: ignore[attr-defined]
-        if text not in notes:
-            notes.append(text)
+from tachograph.states.errors import note
 
 
 def attach(first: BaseException, second: BaseException) -> None:
@@ -42,3 +30,6 @@ def message(error: BaseException) -> str:
         return str(error).encode("utf-8", "backslashreplace").decode()
     except Exception as fault:
         return f"(its message can't be told: {type(fault).__name__})"
+
+
+__all__ = ["attach", "message", "note"]

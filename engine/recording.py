@@ -135,7 +135,7 @@ def load(path: Path) -> dict[str, Any]:
         about = json.loads((path / "run.json").read_text())
         version = about["format"]
     except FileNotFoundError:
-        raise NotARun(f"{path} isn't a run directory: it has no run.json. {_runs_near(path)}") from None
+        raise NotARun(f"{path} isn't a run directory: it has no run.json. {_runs_near(path)}".rstrip()) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotARun(f"{path}/run.json can't be read: {error}") from error
     if not isinstance(version, int) or version > FORMAT:

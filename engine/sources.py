@@ -16,6 +16,8 @@ from .snapshots import Snapshot, SnapshotFault
 
 _LEGAL = "resume_from takes a run directory, or a snapshot of it: runs/<run>/snapshots/<name>"
 
+_OF_WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".tar")
+
 
 @attrs.frozen
 class Source:
@@ -79,7 +81,12 @@ def find(resume_from: Any, run_dir: Path | None, driver: Driver | None = None) -
         return _saved(path, run_dir) or _in_its_run(path, snapshots.read(path))
     if path.name == "snapshots" and recording.holds_a_run(path.parent):
         raise recording.NotARun(f"{path} holds the snapshots of the run {path.parent}: give that, or one of them")
-    recording.load(path)
+    try:
+        recording.load(path)
+    except recording.NotARun as fault:
+        if recording.holds_a_run(path):
+            raise
+        raise recording.NotARun(f"{fault} {_about_folder(path)}") from None
     return Source(path, None)
 
 
@@ -90,6 +97,16 @@ def _about_file(path: Path, driver: Driver | None) -> str:
         return f"{path} is a file of the {what} {within}: give its directory"
     what = "a file" if driver is None else driver.what_is(path)
     return f"{path} is {what}, and no run. {_LEGAL}; trainer.load_model(path) takes a model's weights"
+
+
+def _about_folder(path: Path) -> str:
+    """Say what can be done with a folder that holds no run."""
+    weights = sorted(p for p in path.iterdir() if p.suffix in _OF_WEIGHTS)
+    if not weights:
+        return _LEGAL
+    if path / "model.pt" in weights:
+        return f"{_LEGAL}; trainer.load_model(path) takes its model.pt"
+    return f"{_LEGAL}; trainer.load_model({str(weights[0])!r}) takes its weights, if that is what it holds"
 
 
 def _saved(path: Path, run_dir: Path | None) -> Source | None:

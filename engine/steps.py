@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 
@@ -23,7 +23,7 @@ from .due import Due
 from .evaluator import Evaluator
 from .legality import Check
 from .listeners import Listeners
-from .losses import extract_loss, total
+from .losses import backward, check_logged, extract_loss, total
 
 _stepped = maker(Stepped, "loss", "lr", "samples", "rng", "closed", "skipped", "late")
 
@@ -93,7 +93,7 @@ class Steps:
         """Add the gradients of the outputs' loss, divided by the micro-batches in the window.
 
         Raises:
-            LossFault: the outputs hold no loss.
+            LossFault: the outputs hold no loss, or one that can have no gradients.
         """
         inside = self.listeners.inside
         if self._custom_loop is not None:
@@ -102,7 +102,7 @@ class Steps:
             self._hear_inside("on_before_backward", outputs)
         loss = extract_loss(outputs)
         self._losses.append(loss)
-        self.driver.backward(loss, self._divisor)  # type: ignore[union-attr]
+        backward(self.driver, loss, self._divisor)  # type: ignore[arg-type]
         if "on_after_backward" in inside:
             self._hear_inside("on_after_backward")
 
@@ -150,7 +150,7 @@ class Steps:
         if "on_after_zero_grad" in inside:
             self._hear_inside("on_after_zero_grad", driver.optimizers)  # type: ignore[union-attr]
 
-    def log(self, values: Mapping[str, Any] | None = None, **more: Any) -> None:
+    def log(self, values: Mapping[str, Any] | None = None, *wrong: NoReturn, **more: Any) -> None:
         """Hand values to the loggers, for the update in work or, between two batches, the last one.
 
         They are read where somebody listens to `on_log`, and only there: a tensor on an accelerator is waited for. The
@@ -158,18 +158,18 @@ class Steps:
 
         Args:
             values: name -> number, or tensor of one element.
+            wrong: nothing; what stands here is answered.
             more: the same, as keyword arguments.
 
         Raises:
             CallerError: a name isn't a string, or a value no number.
         """
-        if "on_log" not in self.listeners.inside:
-            return
-        plain = self.driver.plain({**(values or {}), **more})  # type: ignore[union-attr]
-        for name, value in plain.items():
-            if not isinstance(name, str) or not isinstance(value, (int, float)):
-                raise CallerError(f"log takes name -> number, not {name!r}: {value!r}")
-        self._hear_inside("on_log", plain)
+        if wrong or not (values is None or isinstance(values, Mapping)):
+            raise CallerError(f"log takes x=1 or {{'x': 1}}, not {', '.join(map(repr, (values, *wrong)))}")
+        given = {**(values or {}), **more}
+        check_logged(given, self.driver.is_tensor)  # type: ignore[union-attr]
+        if "on_log" in self.listeners.inside:
+            self._hear_inside("on_log", self.driver.plain(given))  # type: ignore[union-attr]
 
     def move_data_to_device(self, batch: Any) -> Any:
         """Move a batch to the device."""

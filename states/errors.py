@@ -7,6 +7,7 @@ their own kinds below `TachographError` (the journal's in `engine.journal`, the 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Iterable
 
@@ -58,3 +59,17 @@ def did_you_mean(name: object, known: Iterable[str], n: int = 3) -> str:
     """Ask for the known names most like `name`, where the sentence names them all already; "" if none is like it."""
     close = difflib.get_close_matches(str(name), sorted(known), n=n, cutoff=0.5)
     return "Did you mean " + " or ".join(repr(c) for c in close) + "?" if close else ""
+
+
+def note(error: BaseException, text: str) -> None:
+    """Add a sentence to an error, shown below its traceback (from Python 3.11 on; kept in `__notes__` before).
+
+    An error that takes none is left as it is.
+    """
+    with contextlib.suppress(Exception):
+        notes = getattr(error, "__notes__", None)
+        if notes is None:
+            notes = []
+            error.__notes__ = notes  # type: ignore[attr-defined]
+        if text not in notes:
+            notes.append(text)

@@ -755,3 +755,20 @@ def test_an_error_is_logged_with_the_samples_of_its_batch_and_ctrl_c_is_not(capl
     assert record.getMessage() == (
         "ValueError in state 'step', epoch 0, batch 1, after transition 6; the batch holds the samples [1]"
     )
+
+
+def test_of_a_large_batch_a_few_samples_are_said_and_the_journal_keeps_them_all(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """L9: a log line is for a person."""
+    trainer = torch_trainer(run_dir, loaders("", 0, int, None), batch_step_fn=lambda trainer, batch: 1 / 0)
+    trainer.train_dataloader = DataLoader(Indexed(64), batch_size=64)
+    with pytest.raises(ZeroDivisionError) as caught:
+        trainer.run(num_eval_sanity_batch=0)
+    few = "the batch holds the samples [0, 1, 2, 3, 4, 5, 6, 7] and 56 more"
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.getMessage().endswith(few)
+    assert caught.value.__notes__[0].endswith(few)  # type: ignore[attr-defined]
+    last = Journal(run_dir).last
+    assert last is not None
+    assert last.data["ids"] == repr(list(range(64)))

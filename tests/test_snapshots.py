@@ -647,6 +647,9 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, s
     torch.save(run.model, folder / "pickled.pt")
     (folder / "notes.txt").write_text("hello")
     (folder / "empty").mkdir()
+    run.trainer.save_model(f"{folder}/saved/")
+    (folder / "kept").mkdir()
+    torch.save(run.model.state_dict(), folder / "kept" / "a.ckpt")
     for name in ("newer", "broken", "newer snapshot", "moved"):
         shutil.copytree(folder / "run", folder / name)
     edit(folder / "newer" / "run.json", format=2)
@@ -667,7 +670,15 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, s
         "a text": (folder / "notes.txt", f"is no file of tensors and plain data, {legal}"),
         "a part": (last / "model.pt", f"is a file of the snapshot {last}: give its directory"),
         "run.json": (folder / "run" / "run.json", f"is a file of the run {folder}/run: give its directory"),
-        "an empty directory": (folder / "empty", "isn't a run directory: it has no run.json"),
+        "an empty directory": (folder / "empty", f"isn't a run directory: it has no run.json. .*{legal[12:]}"),
+        "a saved model": (
+            folder / "saved",
+            f"no run.json. .*{legal[12:]}.*; trainer.load_model.path. takes its model.pt",
+        ),
+        "a folder of weights": (
+            folder / "kept",
+            f"no run.json. .*{legal[12:]}.*; .*{folder}/kept/a.ckpt.* takes its weights",
+        ),
         "the snapshots": (
             folder / "run" / "snapshots",
             f"holds the snapshots of the run {folder}/run: give that, or one",
@@ -694,6 +705,7 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, s
 
 FOREIGN = (
     *("a state dict", "a model", "a checkpoint", "a pickle", "a text", "a part", "run.json", "an empty directory"),
+    *("a saved model", "a folder of weights"),
     *("the snapshots", "a newer run", "a broken run", "a newer snapshot", "a lone snapshot", "another run's"),
     *("another driver's", "another model's", "nothing"),
 )
@@ -965,6 +977,47 @@ def test_a_file_that_is_no_model_is_refused_in_a_sentence(tmp_path: Path) -> Non
     torch.save([1, 2], path)
     with pytest.raises(RestoreFault, match="this file holds a list, not a model's state dict"):
         run.trainer.load_model(path)
+    assert equal(run.weights, before)
+
+
+def test_a_file_in_which_a_model_s_weights_are_wrapped_or_renamed_is_refused_with_where_they_are(
+    tmp_path: Path,
+) -> None:
+    """R64: another library's checkpoint, or that of a model in a wrapper."""
+    run, path = Run(), tmp_path / "model.pt"
+    before, held = run.weights, run.model.state_dict()
+    take = "model.load_state_dict(torch.load(path)['{}']) takes it"
+    for content, said in (
+        (
+            {"epoch": 3, "state_dict": held, "optimizer_states": [], "lr": 0.1},
+            "this file holds 'epoch', 'state_dict', 'optimizer_states', 'lr', and no weights at its top: "
+            + take.format("state_dict"),
+        ),
+        ({"model": held}, "this file holds 'model', and no weights at its top: " + take.format("model")),
+        (
+            {"ema": {"w": torch.ones(1)}, "net": {f"net.{k}": v for k, v in held.items()}},
+            "this file holds 'ema', 'net', and no weights at its top: " + take.format("net"),
+        ),
+        (
+            {"state_dict": {"w": torch.ones(1)}},
+            "this file holds 'state_dict', and no weights at its top: " + take.format("state_dict"),
+        ),
+        (dict.fromkeys("abcdefg", 1), "the model has 'hidden.weight', which the saved one lacks"),
+        ({}, "the model has 'hidden.weight', which the saved one lacks"),
+        (
+            {f"module.{k}": v for k, v in held.items()},
+            "all names of the saved model begin with 'module.', as a wrapper makes them: take that off them",
+        ),
+        (
+            {f"_orig_mod.{k}": v for k, v in held.items()},
+            "all names of the saved model begin with '_orig_mod.', as a wrapper makes them: take that off them",
+        ),
+        ({"other.hidden.weight": held["hidden.weight"]}, "the model has 'hidden.weight', which the saved one lacks"),
+    ):
+        torch.save(content, path)
+        with pytest.raises(RestoreFault) as caught:
+            run.trainer.load_model(path)
+        assert str(caught.value) == said
     assert equal(run.weights, before)
 
 

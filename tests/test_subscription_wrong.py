@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from tachograph.engine import Callback, Events, Filter, Trainer, marked
+from tachograph.engine.callbacks.callback import ALIASES, MOMENTS
+from tachograph.engine.elsewhere import MOMENTS_ELSEWHERE
 from tachograph.states import Stepped
 from tachograph.states.errors import CallerError
 from tests.toys import stub
@@ -107,29 +110,80 @@ def test_a_filter_that_can_never_do_its_work_is_refused(make: Callable[[], Any],
 # -- told --------------------------------------------------------------------------------------------------
 
 
+def told_of(callback: Callback) -> list[str]:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        stub(callbacks=callback)
+    return [str(w.message) for w in told]
+
+
+def hears(*names: str) -> Callback:
+    """A callback with these methods."""
+    return type("Mine", (Callback,), {name: lambda self, *args: None for name in names})()  # type: ignore[no-any-return]
+
+
 def test_a_method_whose_name_is_nearly_a_moment_s_is_told_of_and_others_are_not() -> None:
     """S6, N2: it would never be called."""
 
-    class Mistyped(Callback):
-        def on_train_bach_end(self, trainer: Any) -> None: ...
+    class Subscribes(Callback):
+        on_divergence = "warn"
 
-    class Own(Callback):
-        def on_the_whole(self) -> None: ...
+        def subscribe(self, listeners: Any) -> None:
+            listeners.add(Stepped, Filter(every=2)(self.on_stepped), owner=self)
+            listeners.add("step", self.on_step_entered, owner=self)
 
-        def on_click(self) -> None: ...
+        def on_stepped(self, trainer: Any, event: Any) -> None: ...
+
+        def on_step_entered(self, trainer: Any) -> None: ...
 
         def on_train_batch_end(self, trainer: Any) -> None: ...
 
+        def on_evaluate_end(self, trainer: Any, results: Any) -> None: ...
+
         def _on_train_batch_begin(self) -> None: ...
 
-    with pytest.warns(UserWarning, match="on_train_bach_end") as told:
-        stub(callbacks=Mistyped())
-    assert [str(w.message) for w in told] == [
-        "Mistyped.on_train_bach_end is no moment, so it is never called. Did you mean 'on_train_batch_end'?"
+    assert told_of(hears("on_train_bach_end")) == [
+        "Mine.on_train_bach_end is no moment, so it is never called. Did you mean 'on_train_batch_end'?"
     ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        stub(callbacks=Own())
+    assert told_of(Subscribes()) == []
+
+
+def test_a_method_that_is_no_moment_is_told_of_however_far_its_name_is_from_one() -> None:
+    """S6, N2."""
+    for told, name in zip(told_of(hears("on_the_whole", "on_click")), ("on_click", "on_the_whole"), strict=True):
+        assert told.startswith(f"Mine.{name} is no moment, so it is never called. ")
+        assert told.endswith("(A method that you call yourself needs a name without on_.)")
+
+
+@pytest.mark.parametrize("name", sorted(MOMENTS_ELSEWHERE))
+def test_another_library_s_name_of_a_moment_is_answered_with_the_name_here(name: str) -> None:
+    """S6, N2: whatever is named here can be subscribed to."""
+    here = MOMENTS_ELSEWHERE[name]
+    assert name not in (*MOMENTS, *ALIASES)
+    assert told_of(hears(name)) == [f"Mine.{name} is no moment, so it is never called: here it is {here}"]
+    for subscribe in (stub().on, lambda target, fn: Trainer.on(target)(fn)):
+        with pytest.raises(CallerError) as caught:
+            subscribe(name, lambda *args: None)
+        assert str(caught.value).endswith(f"{name!r}: here it is {here}")
+    named = re.findall(r"on_\w+", here)
+    assert set(named) <= set(MOMENTS)
+    assert named or here.startswith("no moment")
+
+
+def test_the_names_that_a_newcomer_tries_first_are_known() -> None:
+    """S6, N2."""
+    for name, here in {
+        "on_train_start": "on_train_begin",
+        "on_epoch_end": "on_train_epoch_end",
+        "on_fit_end": "on_train_end",
+        "on_validation_epoch_end": "on_validate_end",
+        "on_train_epoch_finish": "on_train_epoch_end",
+        "on_step_end": "on_train_batch_end",
+        "on_evaluate": "on_validate_end",
+        "on_save": "on_after_snapshot",
+    }.items():
+        (told,) = told_of(hears(name))
+        assert f": here it is {here}" in told
 
 
 # -- filters on filters ------------------------------------------------------------------------------------

@@ -532,7 +532,10 @@ def frozen(loss: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda loss: loss.item(), "the loss is of type float, and no tensor: return it as it is computed, without .item()"),
+        (
+            lambda loss: loss.item(),
+            "the loss is of type float, and no tensor: return it as it is computed, without .item()",
+        ),
         (lambda loss: 3, "the loss is of type int, and no tensor: "),
         (lambda loss: None, "the loss is of type NoneType, and no tensor: "),
         (lambda loss: loss.detach().numpy(), "the loss is of type ndarray, and no tensor: "),
@@ -604,8 +607,8 @@ def test_a_model_whose_step_is_called_otherwise_is_told_so_when_its_forward_pass
     with pytest.raises(TypeError, match="must be Tensor, not list") as caught:
         line(PAIRS, Lightning()).run()
     assert (
-        "the batch, a list, was passed whole to Lightning.forward; Lightning has training_step, which is called train_step "
-        "here, and takes the batch alone"
+        "the batch, a list, was passed whole to Lightning.forward; Lightning has training_step, which is called "
+        "train_step here, and takes the batch alone"
     ) in caught.value.__notes__  # type: ignore[attr-defined]
 
     with pytest.raises(MatchFault) as fault:
@@ -615,8 +618,8 @@ def test_a_model_whose_step_is_called_otherwise_is_told_so_when_its_forward_pass
         "train_step here, and takes the batch alone"
     ) in fault.value.__notes__  # type: ignore[attr-defined]
 
-    class Unforward(nn.Module):
-        training_step, __init__ = Lightning.training_step, Lightning.__init__
+    class Unforward(Lightning):
+        forward = nn.Module.forward
 
     with pytest.raises(NotImplementedError) as missing:
         line(PAIRS, Unforward()).run()
@@ -643,10 +646,7 @@ def test_a_model_with_a_step_of_its_own_or_of_none_gets_no_such_note(name: str) 
         def train_step(self, batch: Any) -> Any:
             return self.forward(batch)
 
-    class Plain(nn.Module):
-        __init__, forward = Lightning.__init__, Lightning.forward
-
-    model = Both() if name == "train_step" else Plain()
+    model = Both() if name == "train_step" else nn.Linear(1, 1)
     with pytest.raises(TypeError, match="must be Tensor, not list") as caught:
         line(PAIRS, model).run()
     assert "is called" not in " ".join(caught.value.__notes__)  # type: ignore[attr-defined]
@@ -658,7 +658,7 @@ def test_what_is_logged_is_checked_whether_anybody_listens_or_not() -> None:
         trainer = line(values(1))
         heard: list[Any] = []
         if listens:
-            trainer.on("on_log", lambda trainer, values: heard.append(values))
+            trainer.on("on_log", lambda trainer, values, heard=heard: heard.append(values))
         for log, said in (
             (lambda log: log(x="abc"), "log takes name -> number, not 'x': 'abc'"),
             (lambda log: log({"x": None}), "log takes name -> number, not 'x': None"),
