@@ -34,6 +34,7 @@ from tachograph.engine import (
     Callback,
     Engine,
     Events,
+    Monitor,
     Progress,
     ProgressCallback,
     RawTextCallback,
@@ -299,17 +300,98 @@ def test_of_several_results_the_one_that_was_compared_is_named() -> None:
     assert text.endswith("best sum: 11 at validation 1 after batch 2\n")
 
 
+def warned(act: Any) -> list[str]:
+    """What is warned of, each time it is."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        act()
+    return [str(warning.message) for warning in caught]
+
+
 def test_a_monitor_that_finds_no_number_is_no_reason_to_end_a_run() -> None:
-    """MO3: it is said once, and nothing is called better; one of this display's own is refused by the sanity check."""
-    with pytest.warns(UserWarning, match="progress: monitor 'los' isn't among the results") as caught:
-        assert banners([1.0, 2.0], monitor="los") == [
-            "validation 1 after batch 1: score 1",
-            "validation 2 after batch 2: score 2",
-        ]
-    assert len(caught) == 1
+    """MO3: it is said once, and nothing is called better."""
+    lines: list[list[str]] = []
+    said = warned(lambda: lines.append(banners([1.0, 2.0], monitor="los")))
+    assert lines == [["validation 1 after batch 1: score 1", "validation 2 after batch 2: score 2"]]
+    assert len(said) == 1
+    assert said[0].startswith("progress: monitor 'los' isn't among the results")
     assert banners([1.0], {"monitor": lambda results: None}) == ["validation 1 after batch 1: score 1"]
-    with pytest.raises(CallerError, match="monitor 'los' isn't among the results"):
-        trainer_of(progress={"monitor": "los"}, file=io.StringIO()).run()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("own", [True, False], ids=["its own", "the trainer's"])
+def test_a_monitor_that_is_not_there_is_said_at_the_sanity_check_once_and_ends_no_run(own: bool, mode: str) -> None:
+    """MO3: before anything was trained; the same whose monitor it is. A validation says nothing about it again."""
+    file, heard = Tty(), []
+    progress, settings = ({"monitor": "accuracy"}, {}) if own else ({}, {"monitor": "accuracy"})
+    trainer = trainer_of(mode, file, progress=progress, **settings)
+    trainer.on(Events.on_sanity_check_end, lambda trainer, results: heard.append("checked"))
+    trainer.on(Events.on_train_batch_begin, lambda trainer, batch, indices: heard.append("trained"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *args, **kwargs: heard.append(str(message))
+        end = trainer.run()
+    assert (end.state, end.validations) == ("done", 2)
+    said = heard.pop(0)
+    assert said.startswith("progress: monitor 'accuracy' isn't among the results. ")
+    assert "sum#m" in said
+    assert "(These are the sanity check's results; " in said
+    assert said.endswith(" A validation without it is called neither better nor worse")
+    assert heard == ["checked", *["trained"] * 4]
+    assert not re.search(r"\+\+\+|---|best", file.getvalue())
+
+
+def test_a_result_that_comes_later_than_the_sanity_check_is_compared_all_the_same() -> None:
+    """MO3: the sanity check's few batches may not have made it."""
+
+    class Late(Sum):
+        def compute(self) -> dict[str, int]:
+            return {"late": self.total} if trainer.global_forward_batches else super().compute()
+
+    file = io.StringIO()
+    trainer = trainer_of(file=file, monitor="late", metrics={"m": Late()})
+    assert len(warned(trainer.run)) == 1
+    assert "+++ validation 1 after batch 2: late#m 11  (best so far)" in file.getvalue()
+
+
+def test_a_monitor_that_is_taken_for_another_is_said_once() -> None:
+    """MO3: what the sanity check has found is kept to."""
+    trainer = trainer_of(file=(file := io.StringIO()), monitor=Monitor("sumsum", fuzzy=True))
+    assert warned(trainer.run) == ["monitor 'sumsum' isn't among the results: 'sum#m' is taken for it"]
+    assert "(best sumsum so far)" in file.getvalue()
+
+
+@pytest.mark.parametrize("mode", ["rich", "tqdm"])
+def test_a_warning_at_the_sanity_check_is_not_glued_to_the_live_line(mode: str) -> None:
+    """K10."""
+    file = Tty()
+    trainer = trainer_of(mode, file, monitor="accuracy")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *args, **kwargs: file.write(f"WARNING {message}\n")
+        trainer.run()
+    assert any(line.startswith("sanity_check") for line in drawn(file.getvalue()))
+    assert any(line.startswith("WARNING") for line in Seen(file.getvalue().replace("\n", "\r\n"), 0).lines)
+
+
+@pytest.mark.parametrize("mode", ["rich", "tqdm"])
+def test_what_is_said_or_printed_over_the_live_line_has_a_line_of_its_own(mode: str) -> None:
+    """K10: a print of a program's own has, if it clears the line first."""
+    file, texts = Tty(), ["short", "x" * 70, "two\nlines"]
+    for begin in ("\r\x1b[K", None):
+        trainer = trainer_of(mode, file, batches=range(4))
+
+        def speak(trainer: Any, batch: Any, indices: Any, begin: str | None = begin) -> None:
+            for text in texts:
+                trainer.say(text) if begin is None else file.write(f"{begin}{text}\n")
+
+        trainer.on(Events.on_train_batch_begin, speak)
+        trainer.run()
+    assert len([line for line in drawn(file.getvalue()) if line.startswith(("step", "fetch"))]) > 4
+    lines = Seen(file.getvalue().replace("\n", "\r\n"), 0).lines
+    for text in ("short", "x" * 70, "two", "lines"):
+        assert lines.count(text) == 2 * 4 * 2
+    assert not any(line.endswith("left") for line in lines)
 
 
 # -- how it ended ------------------------------------------------------------------------------------------
@@ -384,6 +466,61 @@ def test_the_time_that_is_left_goes_by_whichever_limit_comes_first() -> None:
     assert left(shown(n_epochs=2, max_time="4s", **about))[0] == "0:03"
     assert left(shown(n_epochs=2, max_time="4h", **about))[0] == "0:09"
     assert left(shown(n_epochs=None, max_time=5, **about))[0] == "0:04"
+
+
+def test_where_nothing_is_left_no_time_is_told() -> None:
+    """K10: at the run's end the time that `max_time` would still give is none that is left."""
+    about = {"n_epochs": 2, "metrics": None, "validate_dataloaders": None}
+    with_time, without = shown(max_time="1h", **about), shown(**about)
+    assert with_time == without
+    assert with_time.splitlines()[-2:] == [
+        "epoch 2/2  batch 2/2  loss 0.5  2.0 batch/s",
+        "epoch 2/2  loss 0.5  2.0 batch/s  done",
+    ]
+    for mode in ("rich", "tqdm"):
+        lines = drawn(shown(mode, file=Tty(), max_time="1h", **about))
+        assert "59:5" not in "".join(lines)
+        assert "epoch 2/2  loss 0.5  2.0 batch/s  done" in lines
+    by_event = {told["event"]: told["eta"] for told in told(max_time="1h", **about)}  # the last of each
+    assert by_event == {"began": None, "stepped": None, "epoch_ended": None, "ended": None}
+
+
+def test_when_the_time_is_up_or_somebody_stops_the_run_none_is_left() -> None:
+    """K10: at an epoch's end, where batches are left that nobody will train."""
+    about = {"metrics": None, "validate_dataloaders": None}
+    assert shown(n_epochs=9, max_time=1.0, **about).splitlines() == [
+        "epoch 1/9  batch 1/2  loss 0.5  2.0 batch/s  0:00 left",  # half a second
+        "epoch 1/9  batch 2/2  loss 0.5  2.0 batch/s",
+        "epoch 1/9  loss 0.5  2.0 batch/s  done",
+        "stopped at epoch 1/9  batch 2/2  loss 0.5: max_time, 1 seconds, is over",
+    ]
+    file = io.StringIO()
+    trainer = trainer_of(file=file, n_epochs=9, max_time="1h", **about)
+    trainer.on("epoch_end", lambda trainer: trainer.stop("enough"))
+    trainer.run()
+    assert file.getvalue().splitlines()[-2:] == [
+        "epoch 1/9  loss 0.5  2.0 batch/s  done",
+        "stopped at epoch 1/9  batch 2/2  loss 0.5: enough",
+    ]
+
+
+def test_as_long_as_one_limit_cannot_be_told_in_seconds_the_other_is_not_taken_for_what_is_left() -> None:
+    """K10: before the first batch, no rate is known; with one limit alone, it is."""
+    about = {"metrics": None, "validate_dataloaders": None}
+    assert told(n_epochs=2, max_time="1h", **about)[0]["eta"] is None
+    assert told(n_epochs=None, max_time="1h", **about)[0]["eta"] == 3600.0
+
+
+def test_after_a_resume_the_time_that_is_left_counts_what_was_spent_before(tmp_path: Path) -> None:
+    """K10: the limit in seconds is one over all lives of the run."""
+    about: dict[str, Any] = {"metrics": None, "validate_dataloaders": None, "batches": range(10)}
+    about |= {"n_epochs": 9, "run_dir": tmp_path / "run"}
+    trainer = trainer_of(file=io.StringIO(), max_time="10s", **about)
+    trainer.on(Events.on_train_batch_end, lambda t: t.global_forward_batches == 4 and t.stop("here"))
+    trainer.run()
+    file = io.StringIO()
+    trainer_of(file=file, max_time="10s", **about).run(resume_from="auto")
+    assert left(file.getvalue())[0] == "0:07"
 
 
 def test_evaluations_slow_no_rate_but_put_off_the_end() -> None:
@@ -768,6 +905,9 @@ def test_a_live_line_costs_no_copy_of_the_listeners_memory() -> None:
             copies.append(1)
             return {}
 
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            pass
+
     def copied(mode: Any) -> int:
         copies.clear()
         trainer_of(mode, Tty(), callbacks=[Heavy()]).run()
@@ -1103,6 +1243,8 @@ class Seen:
                 screen += [""] * (row + 1 - len(screen))
             elif code == "\x1b[2K":
                 screen[row] = ""
+            elif code == "\x1b[K":
+                screen[row] = screen[row][:column]
             elif code.endswith("A"):
                 row -= int(code[2:-1] or 1)
             elif not code:

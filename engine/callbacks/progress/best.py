@@ -33,12 +33,16 @@ class Best:
     ) -> None:
         self._asked = (monitor, larger_better)
         self._monitor = Monitor.of(monitor, larger_better)
+        self._checked: Monitor | None = None  # the one that looked at a sanity check's results
         self._at: tuple[int, int] | None = None  # validation and batch of the best
         self._warned = False
 
     def begin(self, trainer: Any) -> None:
         """Begin anew, with this trainer's monitor if none of its own was given."""
         self._monitor, self._at = Monitor.of(*self._asked, trainer=trainer), None
+        checked, self._checked = self._checked, None
+        if checked is not None and self._monitor is not None and checked.name == self._monitor.name:
+            self._monitor.key = checked.key
 
     def resume(self, trainer: Any, run_dir: Path, seq: int) -> None:
         """Read again what was the best up to a transition."""
@@ -51,14 +55,18 @@ class Best:
             if record.event == "Validated":
                 self.judge(record.data["results"], record.state)
 
-    def check(self, results: dict[str, Any]) -> None:
-        """Refuse a monitor that was given for this display and isn't among a sanity check's results.
+    def check(self, trainer: Any, results: dict[str, Any]) -> str:
+        """Say what a monitor doesn't find among a sanity check's results; "" if nothing.
 
-        Raises:
-            CallerError: it isn't.
+        It is no reason to refuse the run: nothing that is trained depends on what is called better here.
         """
-        if self._asked[0] is not None and self._monitor is not None:
-            self._monitor.check(results)
+        self._checked, self._warned = Monitor.of(*self._asked, trainer=trainer), False
+        try:
+            if self._checked is not None:
+                self._checked.check(results)
+        except CallerError as error:
+            return self._complaint(error)
+        return ""
 
     def judge(self, results: dict[str, Any], state: Any) -> dict[str, Any]:
         """Compare a validation with the best before it, and remember it if it is better.
@@ -94,7 +102,12 @@ class Best:
         try:
             return monitor.value(results)
         except CallerError as error:
-            if not self._warned:
-                warnings.warn(f"progress: {error} No validation is called better or worse", stacklevel=4)
-                self._warned = True
+            if said := self._complaint(error):
+                warnings.warn(said, stacklevel=4)
             return None
+
+    def _complaint(self, error: CallerError) -> str:
+        if self._warned:
+            return ""
+        self._warned = True
+        return f"progress: {error} A validation without it is called neither better nor worse"

@@ -107,14 +107,15 @@ class Numbers:
         )
 
     def _eta(self, trainer: Any, state: Any, done: int) -> float | None:
-        """The batches that are left, by this process's own rate; no more than the time that is left."""
-        total = state.total_batches
-        by_batches = None if total is None or done >= total else self.pace.seconds_for(total - done)
-        limits = getattr(trainer, "_limits", None)
-        if limits is None or limits.max_time is None:
-            return by_batches
-        by_time = max(float(limits.max_time - limits.seconds), 0.0)
-        return by_time if by_batches is None else min(by_batches, by_time)
+        """The time until the first of the limits is reached; None where nothing is left, or one can't be told yet."""
+        total, limits = state.total_batches, getattr(trainer, "_limits", None)
+        if state.state in trainer.machine.final or (total is not None and done >= total):
+            return None
+        left = [] if total is None else [self.pace.seconds_for(total - done)]
+        if limits is not None and limits.max_time is not None:
+            left.append(float(limits.max_time - limits.seconds))
+        known = [seconds for seconds in left if seconds is not None]
+        return min(known) if known and len(known) == len(left) and min(known) > 0 else None
 
 
 def _evaluation_batches(trainer: Any, state: Any) -> int | None:

@@ -7,6 +7,7 @@ comparison; a live line is drawn every 0.2 s at most.
 from __future__ import annotations
 
 import datetime
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import MethodType
@@ -143,6 +144,7 @@ class Progress(Callback):
     # -- the moments ---------------------------------------------------------------------------------------
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
+        self._numbers = Numbers()
         evaluator = getattr(trainer, "evaluator", None)
         if evaluator is None or not self._display.live:
             return
@@ -156,7 +158,10 @@ class Progress(Callback):
         evaluator.after_batch = after_batch
 
     def on_sanity_check_end(self, trainer: Any, sanity_check_res: dict[str, Any]) -> None:
-        self._best.check(sanity_check_res)
+        said = self._best.check(trainer, sanity_check_res)
+        if said:
+            self._display.close()  # a warning would be written behind the live line
+            warnings.warn(said, stacklevel=2)
 
     def on_train_begin(self, trainer: Any) -> None:
         self._best.begin(trainer)
