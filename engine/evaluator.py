@@ -109,6 +109,10 @@ class Evaluator(Passes):
             return {}, {}  # it only predicts, perhaps by a method of its own: none is looked for yet
         if not self.dataloaders:
             raise CallerError("dataloaders is missing: give one loader, or a dict name -> loader")
+        if metrics is None:
+            raise CallerError(
+                "metrics is missing: give a dict name -> metric; what only predicts needs no loaders either"
+            )
         checked = checked_metrics(metrics)
         self._choose()
         return checked

@@ -57,6 +57,8 @@ def _check(metrics: Mapping[str, Any]) -> None:
         lacking = [method for method in ("update", "reset") if not has[method] and not _is_called(metric)]
         if not has["compute"] and not has["get_metric"]:
             lacking.append("compute")
+        if lacking and isinstance(metric, tuple):
+            raise CallerError(f"metric {name!r} must be (metric, {{parameter: name of an output}}), not {metric!r}")
         if lacking:
             raise CallerError(
                 f"metric {name!r} must have update, compute and reset; {type(metric).__name__} lacks {lacking[0]}"

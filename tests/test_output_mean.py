@@ -259,6 +259,7 @@ def test_nothing_of_a_batch_lives_on_in_it() -> None:
             {"m": (torchmetrics.MeanMetric(), {"value": 1})},
             "metric 'm': 'value' must be filled from a name, not from 1",
         ),
+        ({"m": (3, "loss")}, "metric 'm' must be (metric, {parameter: name of an output}), not (3, 'loss')"),
         ({"m": ""}, "metric 'm' must have update, compute and reset; str lacks update"),
         ({"m": (Sum, {"value": "loss"})}, "metric 'm' is the class Sum: give an object of it"),
         (
