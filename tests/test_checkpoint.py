@@ -204,7 +204,7 @@ class Batches(Callback):
 def test_a_folder_that_nothing_can_be_written_into_is_refused_in_one_sentence_before_anything_is_trained(
     tmp_path: Path,
 ) -> None:
-    """MO5, in its kind: when the trainer is built, or else when the run begins; no save is lost."""
+    """K2: when the trainer is built, or else when the run begins; no save is lost."""
     (tmp_path / "file").write_text("mine")
     (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
     for folder, why in (
@@ -229,7 +229,7 @@ def test_a_folder_that_nothing_can_be_written_into_is_refused_in_one_sentence_be
 
 
 def test_one_that_has_become_unwritable_is_refused_where_the_run_goes_on(run_dir: Path) -> None:
-    """MO5, in its kind."""
+    """K2: no epoch is trained whose save would be lost."""
     saving(run_dir, Checkpoint(last=True), n_epochs=2).run()
     shutil.rmtree(run_dir / "checkpoints")
     (run_dir / "checkpoints").write_text("a file")
@@ -237,8 +237,19 @@ def test_one_that_has_become_unwritable_is_refused_where_the_run_goes_on(run_dir
         saving(run_dir, Checkpoint(last=True)).run(resume_from="auto")
 
 
+def test_or_with_the_policy_to_warn_it_is_told_and_the_run_goes_on(tmp_path: Path) -> None:
+    """B31: as a save that can't be written is."""
+    (tmp_path / "file").write_text("mine")
+    with pytest.warns(
+        UserWarning, match=r"^Checkpoint can't write into .*file: it is a file. Give another folder. The"
+    ):
+        trainer = saving(None, Checkpoint(tmp_path / "file", last=True), on_snapshot_fault="warn")
+    with pytest.warns(UserWarning, match=r"model-last couldn't be written: Not a directory. The run goes on"):
+        assert trainer.run().state == "done"
+
+
 def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
-    """MO5, in its kind."""
+    """K2."""
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o555)
     with unprivileged(tmp_path), pytest.raises(CallerError) as refused:
@@ -549,6 +560,11 @@ def test_the_reference_s_older_spellings_are_taken(run_dir: Path) -> None:
         ({"keep_last": 3, "monitor": "score"}, "Checkpoint has nothing to save"),
         ({"monitor": 3}, "monitor must be a key of the results or a function, not 3"),
         ({"folder": "a", "save_folder": "b"}, "save_folder is an older name of folder, which was given too"),
+        ({"dirpath": "a"}, "^Checkpoint has no argument 'dirpath': it is called folder here$"),
+        ({"mode": "max"}, "^Checkpoint has no argument 'mode': larger_better=True is what mode='max' is called here$"),
+        ({"mode": "auto"}, "^Checkpoint has no argument 'mode'. "),
+        ({"save_top_k": 3}, "it is called topk here"),
+        ({"save_best_only": True}, "topk=1 is what it is called here"),
         ({"save_lats": True}, "Checkpoint has no argument 'save_lats'. Did you mean 'save_last'"),
     ],
 )

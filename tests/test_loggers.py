@@ -707,7 +707,7 @@ def test_a_refusal_is_told_once(tmp_path: Path) -> None:
 def test_a_folder_that_nothing_can_be_written_into_is_refused_when_the_trainer_is_built(
     tmp_path: Path, below: str
 ) -> None:
-    """MO5, in its kind."""
+    """C4: or, with on_fault="warn", tried again and again."""
     (tmp_path / "file").write_text("mine")
     folder = tmp_path / "file" / below
     why = f"{tmp_path}/file is a file" if below else "it is a file"
@@ -721,7 +721,7 @@ def test_a_folder_that_nothing_can_be_written_into_is_refused_when_the_trainer_i
 
 @pytest.mark.parametrize("own", [False, True])
 def test_a_monitor_that_is_not_among_the_results_is_refused_at_the_sanity_check(run_dir: Path, own: bool) -> None:
-    """MO5: the trainer's too, before the first batch and not at the first validation."""
+    """MO6: the trainer's too, before the first batch and not at the first validation."""
     trainer = stub(
         metrics={"n": Sum()},
         validate_dataloaders=[1],
@@ -735,7 +735,7 @@ def test_a_monitor_that_is_not_among_the_results_is_refused_at_the_sanity_check(
 
 
 def test_a_monitor_with_settings_of_its_own_is_taken_from_the_trainer_as_it_is(run_dir: Path) -> None:
-    """MO4, in its kind: it is a specification, and nobody's memory."""
+    """MO1, MO4: it is a specification, and nobody's memory."""
     stub(
         metrics={"n": Sum()},
         validate_dataloaders=[1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,7 @@ from tachograph.engine import (
     EarlyStopping,
     Events,
     ExecuteOnBetter,
+    GradClip,
     HasMonitorCallback,
     LoadBestModel,
     LRSchedule,
@@ -61,6 +63,36 @@ def test_a_direction_that_is_none_is_refused_by_whoever_takes_one_when_it_is_bui
             MoreEvaluate([1], {}, **told)
     with pytest.raises(CallerError, match=r"^larger_better must be True"):
         Monitor("score", larger)
+
+
+@pytest.mark.parametrize(
+    ("build", "told", "said"),
+    [
+        (EarlyStopping, {"mode": "min"}, "'mode': larger_better=False is what mode='min' is called here"),
+        (LoadBestModel, {"dirpath": "a"}, "'dirpath': it is called save_folder here"),
+        (ExecuteOnBetter, {"score_function": print}, "'score_function': it is called monitor here"),
+        (GradClip, {"max_norm": 1}, "'max_norm': it is called clip_value here"),
+        (CSVLogger, {"log_dir": "a"}, "'log_dir': it is called folder here"),
+        (EarlyStopping, {"patience": 1, "patiance": 1}, "'patiance'. Did you mean 'patience'?"),
+    ],
+)
+def test_an_argument_of_another_library_s_name_is_refused_with_ours(
+    build: Any, told: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(CallerError) as refused:
+        build(**told)
+    assert str(refused.value) == f"{build.__name__} has no argument {said}"
+
+
+def test_a_class_of_one_s_own_below_one_of_these_takes_what_it_likes() -> None:
+    class Mine(EarlyStopping):
+        def __init__(self, mode: str, **more: Any) -> None:
+            super().__init__("score", mode == "max", **more)
+
+    assert Mine(mode="max", patience=3).patience == 3
+    with pytest.raises(CallerError, match=r"^Mine has no argument 'patiance'"):
+        Mine("max", patiance=3)
+    assert list(inspect.signature(EarlyStopping).parameters)[:2] == ["monitor", "larger_better"]
 
 
 @pytest.mark.parametrize("delta", ["0.1", "", -1, float("nan"), True, [], 1j])

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tachograph.states.errors import CallerError, nearest
+from tachograph.states.errors import CallerError
 
 from .callback import Callback
+from .other_words import unknown_argument
 from .results_monitor import Asked, check_validates
 from .saver import owner_of
 from .saves import epochs_done
@@ -224,7 +225,7 @@ def _translated(given: dict[str, Any], spellings: dict[str, Any]) -> dict[str, A
         name = "save_object" if old == "save_object" else _SPELLINGS.get(old)
         if name is None:
             known = [*given, "monitor", "larger_better", "model_save_fn", "every", "keep_last", *_SPELLINGS]
-            raise CallerError(f"Checkpoint has no argument {old!r}. {nearest(old, known)}")
+            raise unknown_argument("Checkpoint", old, value, known)
         if given[name] not in (None, False, 0, "model"):
             raise CallerError(f"{old} is an older name of {name}, which was given too: give one of them")
         given = {**given, name: value}

@@ -9,9 +9,11 @@ from tachograph.states.errors import CallerError
 
 from .callback import Callback
 from .monitor import Monitor
+from .other_words import names_its_arguments
 from .results_monitor import check_validates
 
 
+@names_its_arguments
 class EarlyStopping(Callback):
     """Asks the run to stop when `patience` validations in a row were no better than the best.
 

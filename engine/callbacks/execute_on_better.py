@@ -9,9 +9,11 @@ from tachograph.drivers.matching import needed
 from tachograph.engine.describing import named
 from tachograph.states.errors import CallerError
 
+from .other_words import names_its_arguments
 from .results_monitor import Asked, HasMonitorCallback
 
 
+@names_its_arguments
 class ExecuteOnBetter(HasMonitorCallback):
     """Calls a function after each validation that was better than all before it.
 

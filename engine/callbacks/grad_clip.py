@@ -7,10 +7,12 @@ from typing import Any
 from tachograph.states.errors import CallerError
 
 from .callback import Callback
+from .other_words import names_its_arguments
 
 _TYPES = ("norm", "value")
 
 
+@names_its_arguments
 class GradClip(Callback):
     """Clips the gradients before each optimizer step, once an accumulation window.
 
@@ -60,6 +62,7 @@ class GradClip(Callback):
         given = self._parameters
         if given is not None and (not given or not all(map(driver.is_tensor, given))):
             raise CallerError("GradClip: parameters must be parameters of the model, at least one; None means all")
+        self.norm = None
 
     def on_before_optimizer_step(self, trainer: Any, optimizers: Any) -> None:
         driver = trainer.driver

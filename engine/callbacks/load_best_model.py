@@ -15,11 +15,13 @@ from typing import Any
 from tachograph.states.errors import CallerError
 
 from .. import snapshots
+from .other_words import names_its_arguments
 from .results_monitor import Asked, HasMonitorCallback
 from .saver import Saver, owner_of, weights_of_evaluations
 from .saves import epochs_done
 
 
+@names_its_arguments
 class LoadBestModel(HasMonitorCallback):
     """Puts the weights with the best results into the model when a run ends: by its limits, a stop or an error.
 

@@ -99,7 +99,8 @@ class Saver:
         self._who = who
         if self.base is None and trainer.run_dir is None:
             raise CallerError(f"{who} needs a folder, since this trainer has no run_dir: give it one of them")
-        check_early(self.base, who)
+        with self._as_policy_says(trainer):
+            check_early(self.base, who)
 
     def folder(self, trainer: Any) -> Path:
         """Return the folder of this run's saves: the same in all its lives."""
@@ -213,10 +214,21 @@ class Saver:
 
     def _try(self, trainer: Any) -> None:
         folder = self.folder(trainer)
-        if self.base is not None:
-            check_writable(folder if folder.is_dir() else self.base, self._who)
-        elif os.path.lexists(folder):
-            check_writable(folder, self._who)
+        with self._as_policy_says(trainer):
+            if self.base is not None:
+                check_writable(folder if folder.is_dir() else self.base, self._who)
+            elif os.path.lexists(folder):
+                check_writable(folder, self._who)
+
+    @contextmanager
+    def _as_policy_says(self, trainer: Any) -> Iterator[None]:
+        """Refuse a folder that can't be written to, or only warn of it, as of a save that can't."""
+        try:
+            yield
+        except CallerError as error:
+            if trainer.on_snapshot_fault != "warn":
+                raise
+            warnings.warn(f"{error}. The run goes on", stacklevel=4)
 
     def sweep(self, trainer: Any, counted: Container[str]) -> None:
         """Remove what an earlier life of the run made up to here, and this one hasn't made again.

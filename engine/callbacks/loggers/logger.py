@@ -20,6 +20,7 @@ from typing import Any
 
 from tachograph.engine.callbacks.callback import Callback
 from tachograph.engine.callbacks.monitor import Monitor
+from tachograph.engine.callbacks.other_words import names_its_arguments
 from tachograph.engine.callbacks.writable import check_early, check_writable
 from tachograph.engine.describing import named
 from tachograph.engine.notes import message
@@ -35,6 +36,7 @@ LOSS, SKIPPED, LR = "train/loss", "train/loss_skipped", "train/lr"
 _KEPT = 4096  # rows that are kept for a backend that doesn't take them, before the oldest are given up
 
 
+@names_its_arguments
 class Logger(Callback):
     """The base of all loggers: a subclass says how a row is written.
 
