@@ -82,6 +82,29 @@ def known(kwargs: dict[str, Any], signature: Iterable[str]) -> dict[str, Any]:
     return {**SETTINGS, **kwargs}
 
 
+def known_to_run(unknown: Iterable[str], signature: Iterable[str], trainer_s: Iterable[str]) -> None:
+    """Refuse what `run` was given and doesn't take.
+
+    Args:
+        unknown: the names.
+        signature: the names of its own parameters.
+        trainer_s: those of the constructor's.
+
+    Raises:
+        CallerError: there is one; it says whose argument it is, or the nearest names.
+    """
+    for name in unknown:
+        said = ARGUMENTS_ELSEWHERE.get(name, "")
+        its = said.removeprefix("run(").partition("=")[0]
+        if name in {*SETTINGS, *trainer_s}:
+            told = ": it is Trainer's"
+        elif said:
+            told = f": here it is {its}" if said.startswith("run(") else f": here it is Trainer's {said}"
+        else:
+            told = f". {nearest(name, set(signature) - {'self', 'unknown'})}"
+        raise CallerError(f"run has no argument {name!r}{told}")
+
+
 def count(value: Any, name: str) -> int:
     """Check an integer >= 1."""
     if type(value) is not int or value < 1:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 
@@ -244,6 +244,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         *,
         on_divergence: str = "warn",
         strict: bool = True,
+        **unknown: NoReturn,
     ) -> TrainerState:
         """Train until the limits are reached or somebody asks to stop.
 
@@ -258,6 +259,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
             catch_KeyboardInterrupt: return normally after Ctrl-C; None: only in a REPL or a notebook.
             on_divergence: "warn" or "raise" when a re-executed transition differs from the recorded one.
             strict: False lets a resume go on with listeners whose saved state is missing, with a warning.
+            unknown: nothing; what stands here is answered.
 
         Returns:
             The final state.
@@ -268,6 +270,8 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
             KeyboardInterrupt, SystemExit: a signal ended the run; the status is 128 + its number.
             BaseException: whatever the model, the data or a listener raised; the journal says where.
         """
+        if unknown:
+            arguments.known_to_run(unknown, *(inspect.signature(f).parameters for f in (Trainer.run, Trainer.__init__)))
         if resume_from is None and self._load_from is not None:
             resume_from, self._load_from = self._load_from, None
         resume_from = self._debug.source(resume_from)

@@ -527,6 +527,31 @@ def test_an_argument_of_run_that_cannot_be_used_is_refused(run_dir: Path, argume
     assert trainer.run().state == "done"
 
 
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ({"resume": "auto"}, "run has no argument 'resume': here it is resume_from"),
+        ({"ckpt_path": "x"}, "run has no argument 'ckpt_path': here it is resume_from"),
+        (
+            {"resume_form": "auto"},
+            "run has no argument 'resume_form'. Did you mean 'resume_from' or 'resume_training'?",
+        ),
+        ({"n_epochs": 3}, "run has no argument 'n_epochs': it is Trainer's"),
+        ({"max_time": "2h"}, "run has no argument 'max_time': it is Trainer's"),
+        ({"max_epochs": 3}, "run has no argument 'max_epochs': here it is Trainer's n_epochs"),
+        ({"num_sanity_val_steps": 0}, "run has no argument 'num_sanity_val_steps': here it is num_eval_sanity_batch"),
+    ],
+)
+def test_an_argument_that_run_does_not_have_is_answered(run_dir: Path, argument: Any, said: str) -> None:
+    """EV2, N2."""
+    trainer = stub([1], run_dir=run_dir)
+    with pytest.raises(CallerError) as caught:
+        trainer.run(**argument)
+    assert str(caught.value) == said
+    assert not run_dir.exists()
+    assert trainer.run().state == "done"
+
+
 def test_resuming_from_nothing_is_refused() -> None:
     """A2.R3."""
     with pytest.raises(FileNotFoundError, match="resume_from: there is nothing at /nowhere"):
