@@ -43,6 +43,9 @@ class NanGuard(Callback):
         self.count = 0
         self._bad = ""  # what is wrong with the open accumulation window
 
+    def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
+        self.count, self._bad = 0, ""
+
     def on_before_backward(self, trainer: Any, outputs: Any) -> None:
         loss = trainer.extract_loss_from_outputs(outputs)
         if not trainer.driver.is_finite(loss):

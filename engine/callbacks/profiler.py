@@ -57,6 +57,7 @@ class Profiler(Callback):
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         if self._folder is None and trainer.run_dir is None:
             raise CallerError("Profiler needs a folder, since this trainer has no run_dir")
+        self.traces, self._profiler, self._batches = [], None, 0
         driver.profiler(self._schedule, self._activities, self._file, self._options)  # refuses what it can't use
 
     def on_train_batch_begin(self, trainer: Any, batch: Any, indices: Any = None) -> None:

@@ -32,6 +32,7 @@ class SnapshotPolicy(Callback):
         self._batches = every if type(every) is int else 0
         self._seconds = in_seconds(every) if isinstance(every, str) and every != "epoch" else 0.0
         self._last: float | None = None
+        self._looks = keep is not None and keep.best > 0
         if not (every is None or every == "epoch" or self._batches > 0 or self._seconds > 0):
             raise CallerError(
                 "snapshot_every must be 'epoch', a number of batches > 0, a time such as '10min', or None, "
@@ -43,9 +44,13 @@ class SnapshotPolicy(Callback):
             self.on_train_epoch_begin = self._begin  # type: ignore[method-assign]
             self.on_after_resume = lambda trainer, report: self._begin(trainer)  # type: ignore[method-assign]
         if keep is not None and keep.best:  # a name that isn't there is no matter to find out hours later
-            self.on_after_trainer_initialized = _check  # type: ignore[method-assign]
             self.on_sanity_check_end = lambda trainer, sanity_check_res: _look(keep, sanity_check_res)  # type: ignore[method-assign]
             self.on_validate_end = lambda trainer, results: _look(keep, results)  # type: ignore[method-assign]
+
+    def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
+        self._last = None
+        if self._looks:
+            _check(trainer)
 
     def _count(self, trainer: Any) -> None:
         if trainer.trainer_state.global_forward_batches % self._batches == 0:
@@ -68,7 +73,7 @@ class SnapshotPolicy(Callback):
             trainer.request_snapshot()
 
 
-def _check(trainer: Any, driver: Any) -> None:
+def _check(trainer: Any) -> None:
     if trainer.evaluator is None:
         raise CallerError("keep_snapshots: the best ones are those with the best results, so give the trainer metrics")
 

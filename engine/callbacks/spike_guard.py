@@ -61,6 +61,10 @@ class SpikeGuard(Callback):
         self._in_a_row = 0
         self._bad = ""  # the spike in the open accumulation window
 
+    def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
+        self._losses.clear()
+        self.count, self._in_a_row, self._bad = 0, 0, ""
+
     def on_before_backward(self, trainer: Any, outputs: Any) -> None:
         loss = float(trainer.driver.plain(trainer.extract_loss_from_outputs(outputs)))
         if not math.isfinite(loss):

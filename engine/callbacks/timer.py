@@ -35,14 +35,17 @@ class Timer(Callback):
         if type(time_ndigit) is not int or time_ndigit < 0:
             raise CallerError(f"time_ndigit must be an integer >= 0, not {time_ndigit!r}")
         self._print_every, self._digits = print_every, time_ndigit
-        self._spent = dict.fromkeys(TIMERS, 0.0)
-        self._said = dict(self._spent)
-        self._since: dict[str, float] = {}  # when those that run were started
-        self._now: Any = None
+        self._forget()
         if print_every > 0:
             self.on_train_batch_end = self._batch_end  # type: ignore[method-assign]
         elif print_every < 0:
             self.on_train_epoch_end = self._epoch_end  # type: ignore[method-assign]
+
+    def _forget(self) -> None:
+        self._spent = dict.fromkeys(TIMERS, 0.0)
+        self._said = dict(self._spent)
+        self._since: dict[str, float] = {}  # when those that run were started
+        self._now: Any = None
 
     @property
     def totals(self) -> dict[str, float]:
@@ -53,6 +56,9 @@ class Timer(Callback):
         return dict(self._spent)
 
     # -- what is heard -------------------------------------------------------------------------------------
+
+    def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
+        self._forget()
 
     def on_train_begin(self, trainer: Any) -> None:
         self._begin(trainer)

@@ -49,6 +49,7 @@ class Warmup(Callback):
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         if self._needs_total and trainer.n_batches is None and driver.length() is None:
             raise CallerError(self._without_length("train_dataloader doesn't know its length"))
+        self._total = None
         for optimizer in driver.optimizers:
             for group in optimizer.param_groups:
                 group.setdefault(

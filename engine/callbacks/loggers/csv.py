@@ -31,6 +31,10 @@ class CSVLogger(Logger):
     kind = "csv"
     path: Path | None = None
 
+    def _forget(self) -> None:
+        super()._forget()
+        self.path = None
+
     def open(self, folder: Path, memory: dict[str, Any]) -> None:
         self.path = folder / "metrics.csv"
         self._files = Files()
