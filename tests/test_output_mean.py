@@ -275,6 +275,18 @@ def test_a_name_that_is_not_there_is_refused_with_those_that_are_and_with_a_way_
     assert str(caught.value).endswith(said) or str(caught.value).startswith(said)
 
 
+@pytest.mark.parametrize("update", [lambda self, value: None, lambda self, value=0: None, lambda self, **all: None])
+def test_a_name_that_was_given_for_a_parameter_must_be_there_even_if_the_parameter_has_a_default(update: Any) -> None:
+    """EV6: and no second way out is offered to who took the first."""
+    metric = type("Metric", (Sum,), {"update": update})()
+    with pytest.raises(MatchFault) as caught:
+        Evaluator(None, [1], {"m": (metric, {"value": "lost"})}, StubDriver(), verbose=0).run()
+    assert str(caught.value) == (
+        "metric 'm' needs 'lost', which isn't among ['value', 'weight']. Rename it there, or map it with input_mapping / "
+        "output_mapping"
+    )
+
+
 def test_a_metric_that_lacks_nothing_is_offered_no_other_name() -> None:
     """EV6: where the outputs and the batch contradict each other."""
     mapped: dict[str, Any] = {"output_mapping": lambda outputs: {**outputs, "id": 3}}
