@@ -282,8 +282,8 @@ def test_a_name_that_was_given_for_a_parameter_must_be_there_even_if_the_paramet
     with pytest.raises(MatchFault) as caught:
         Evaluator(None, [1], {"m": (metric, {"value": "lost"})}, StubDriver(), verbose=0).run()
     assert str(caught.value) == (
-        "metric 'm' needs 'lost', which isn't among ['value', 'weight']. Rename it there, or map it with input_mapping / "
-        "output_mapping"
+        "metric 'm' needs 'lost', which isn't among ['value', 'weight']. Rename it there, or map it with input_mapping "
+        "/ output_mapping"
     )
 
 
