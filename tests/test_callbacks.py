@@ -75,7 +75,7 @@ def test_better_is_strictly_better_and_nan_never_is(larger: bool, delta: float, 
 def test_a_monitor_that_cannot_be_one_is_refused() -> None:
     with pytest.raises(CallerError, match="monitor must be a key of the results or a function, not 3"):
         Monitor(3)  # type: ignore[arg-type]
-    with pytest.raises(CallerError, match="min_delta must be >= 0, not -1"):
+    with pytest.raises(CallerError, match="min_delta must be a number >= 0, not -1"):
         Monitor("x", min_delta=-1)
 
 
@@ -215,7 +215,7 @@ def test_a_monitor_that_is_not_among_the_results_ends_the_run_at_its_first_valid
         ({"patience": 0}, "patience must be an integer >= 1, not 0"),
         ({"patience": 1.5}, "patience must be an integer >= 1, not 1.5"),
         ({"patience": True}, "patience must be an integer >= 1, not True"),
-        ({"min_delta": -0.1}, "min_delta must be >= 0, not -0.1"),
+        ({"min_delta": -0.1}, "min_delta must be a number >= 0, not -0.1"),
         ({"monitor": 3}, "monitor must be a key of the results or a function, not 3"),
     ],
 )

@@ -685,7 +685,7 @@ def test_what_can_not_be_is_refused(tmp_path: Path) -> None:
         stub(callbacks=CSVLogger(folder=tmp_path / "mine")).run()
     assert (tmp_path / "mine" / "metrics.csv").read_text() == "step,mine\n1,2\n"
     with pytest.raises(CallerError, match="two CSVLoggers write to"):
-        build(tmp_path / "two", [CSVLogger(), CSVLogger()]).run()
+        build(tmp_path / "two", [CSVLogger(), CSVLogger()])
     build(tmp_path / "run", CSVLogger(), n_epochs=1).run()
     with pytest.raises(CallerError, match="this run's log counts steps on 'update', so CSVLogger can't go on"):
         build(tmp_path / "run", CSVLogger(step_on="batch")).run(resume_from="auto")

@@ -160,6 +160,7 @@ class Logger(Callback):
             raise CallerError(f"{type(self).__name__} needs a folder, since this trainer has no run_dir: give it one")
         if self.on_fault == "raise":  # else it is tried again and again
             check_early(self._given_folder, type(self).__name__)
+        self._folder(trainer)
         self._forget()
         self._watch(trainer)
 
