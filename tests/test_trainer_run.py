@@ -653,7 +653,7 @@ def test_a_model_with_a_step_of_its_own_or_of_none_gets_no_such_note(name: str) 
 
 
 def test_what_is_logged_is_checked_whether_anybody_listens_or_not() -> None:
-    """And a tensor is read only if somebody does."""
+    """A tensor is read only if somebody does."""
     for listens in (False, True):
         trainer = line(values(1))
         heard: list[Any] = []
