@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -248,27 +249,31 @@ def test_or_with_the_policy_to_warn_it_is_told_and_the_run_goes_on(tmp_path: Pat
         assert trainer.run().state == "done"
 
 
-def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
-    """K2."""
-    locked = tmp_path / "locked"
-    locked.mkdir(mode=0o555)
-    with unprivileged(tmp_path), pytest.raises(CallerError) as refused:
-        stub(callbacks=Checkpoint(locked / "saves", last=True))
-    assert str(refused.value) == (
-        f"Checkpoint can't write into {locked / 'saves'}: {locked} may not be written to (no permission). "
-        "Give another folder"
-    )
-    assert names(locked) == []
+@pytest.mark.parametrize(("mode", "may_not"), [(0o555, "be written to"), (0o444, "be looked into")])
+def test_a_folder_without_permission_is_refused(mode: int, may_not: str) -> None:
+    """K2: to write into it, or to look whether it is there."""
+    with tempfile.TemporaryDirectory() as place:
+        locked = Path(place) / "locked"
+        locked.mkdir()
+        Path(place).chmod(0o755)
+        locked.chmod(mode)
+        trainer = stub(callbacks=Checkpoint(locked / "deep" / "saves", last=True))
+        with unprivileged(), pytest.raises(CallerError) as refused:
+            trainer.run()
+        assert str(refused.value) == (
+            f"Checkpoint can't write into {locked / 'deep' / 'saves'}: {locked} may not {may_not} (no permission). "
+            "Give another folder"
+        )
+        locked.chmod(0o755)
+        assert names(locked) == []
 
 
 @contextmanager
-def unprivileged(folder: Path) -> Iterator[None]:
-    """Run the body as somebody who may not write everywhere, but read there."""
+def unprivileged() -> Iterator[None]:
+    """Run the body as somebody who may not write everywhere."""
     if os.geteuid():
         yield
         return
-    for path in (folder, *folder.parents[:2]):
-        path.chmod(0o755)
     os.seteuid(65534)
     try:
         yield

@@ -216,7 +216,7 @@ class Saver:
         folder = self.folder(trainer)
         with self._as_policy_says(trainer):
             if self.base is not None:
-                check_writable(folder if folder.is_dir() else self.base, self._who)
+                check_writable(folder if os.path.isdir(folder) else self.base, self._who)
             elif os.path.lexists(folder):
                 check_writable(folder, self._who)
 

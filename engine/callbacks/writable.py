@@ -39,7 +39,15 @@ def check_early(folder: Path | None, who: str) -> None:
 
 def _why_not(folder: Path) -> str:
     """Say why nothing can be written into a folder; "" if it can."""
-    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))  # a root is there
+    there = folder
+    for path in (*reversed(folder.parents), folder):
+        try:
+            os.lstat(path)
+        except PermissionError:
+            return f"{path.parent} may not be looked into (no permission)"
+        except (FileNotFoundError, NotADirectoryError):
+            break
+        there = path
     it = "it" if there == folder else str(there)
     if not os.path.isdir(there):
         return f"{it} is a file" if os.path.exists(there) else f"{it} is a link to nothing"
