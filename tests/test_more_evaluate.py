@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from tachograph.drivers import StubDriver
-from tachograph.engine import EMA, Callback, MoreEvaluate, MoreEvaluateCallback, Trainer
+from tachograph.engine import EMA, Callback, LoadBestModel, MoreEvaluate, MoreEvaluateCallback, Trainer
 from tachograph.states.errors import CallerError
 from tests.test_checkpoint import Error, learning, names
 from tests.test_journal_support import in_child
@@ -316,6 +316,34 @@ def test_an_evaluation_that_a_signal_interrupts_is_done_when_the_run_goes_on(tmp
         again.run()
     assert points.lines == straight_points.lines
     assert not callback.state_dict()["due"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_evaluation_that_is_made_up_for_is_that_of_the_weights_that_were_trained(order: int) -> None:
+    """K9, K4: though the run had ended with the best ones in the model, and whoever comes first."""
+
+    def build() -> tuple[Trainer, MoreEvaluate]:
+        more = MoreEvaluate([7, 8], {"weight": Weight()}, evaluate_every=2, num_eval_sanity_batch=0)
+        callbacks = [more, LoadBestModel("sum", larger_better=False)][::order]
+        metrics = {"metrics": {"sum": Sum()}, "validate_dataloaders": [1], "validate_every": 1}
+        return stub(range(5), callbacks=callbacks, n_epochs=1, seed=3, **metrics), more
+
+    straight, _ = build()
+    heard = Logged(straight)
+    straight.run()
+    trainer, more = build()
+    logged = Logged(trainer)
+
+    def strike(batch: Any) -> None:
+        if more.count == 1:
+            trainer.interrupt(signal.SIGINT)
+
+    trainer.on("on_train_begin", lambda t: setattr(more.evaluator, "before_batch", strike))
+    assert trainer.run(catch_KeyboardInterrupt=True).state == "exception"
+    assert more.state_dict()["due"]
+    more.evaluator.before_batch = None  # type: ignore[union-attr]
+    trainer.run()
+    assert [values for _, values in logged.points] == [values for _, values in heard.points]
 
 
 def test_it_can_be_added_to_a_run_that_had_none(run_dir: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,10 @@ class MoreEvaluate(Callback):
         self._do_what_is_due(trainer)
 
     def on_continue(self, trainer: Any) -> None:
-        self._do_what_is_due(trainer)
+        with ExitStack() as stack:  # a callback that comes later may have other weights in the model still
+            for entered in trainer.as_trained:
+                stack.enter_context(entered())
+            self._do_what_is_due(trainer)
 
     def _stand(self, trainer: Any, report: Any = None) -> None:
         self._since = trainer.world.timer()
