@@ -72,7 +72,7 @@ class Due:
             return self._asked(trainer, state, event)
         if self._after_step and due_after_step(self._after_step, state, event):
             return True
-        return self._timed is not None and self._by_the_clock(recorded(state.seq + 1), "Stepped")
+        return self._timed is not None and self._by_the_clock(recorded(state.seq + 1))
 
     def at_epoch_end(self, state: TrainerState, event: Exhausted) -> bool:
         """Say whether a validation belongs to the end of the epoch in work."""
@@ -87,8 +87,8 @@ class Due:
         finally:
             trainer.trainer_state = state
 
-    def _by_the_clock(self, record: Any, event: str) -> bool:
-        if record is not None and record.event == event:
+    def _by_the_clock(self, record: Any) -> bool:
+        if record is not None and record.event == Stepped.__name__:
             return bool(record.data["validate_due"])
         return self._seconds() - self._last >= self._timed  # type: ignore[operator]
 

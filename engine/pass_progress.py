@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 import time
 from collections.abc import Iterator
@@ -11,6 +10,8 @@ from typing import IO, Any
 
 from tachograph.drivers.lengths import length_of
 from tachograph.states.errors import CallerError
+
+from .live import console_of, start_live
 
 _MODES = {"auto": "auto", "rich": "rich", "plain": "plain", "raw": "plain", "tqdm": "rich"}
 _EVERY = {"rich": 0.2, "plain": 10.0}  # seconds between two updates
@@ -91,16 +92,8 @@ class PassProgress:
         print(line, file=self._file or sys.stderr, flush=True)
 
     def _start(self) -> Any:
-        before = random.getstate()
-        from rich.console import Console
-        from rich.live import Live
+        console = console_of(self._file or sys.stderr)
         from rich.text import Text
 
-        random.setstate(before)  # importing rich draws from Python's generator
         self._text = Text  # whose digits aren't coloured
-        console = Console(file=self._file or sys.stderr)
-        live = Live(
-            "", console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False, transient=True
-        )
-        live.start()
-        return live
+        return start_live(console)

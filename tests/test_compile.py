@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from tachograph.drivers import StubDriver
 from tachograph.engine import Events, Journal, Profiler, Trainer
 from tachograph.states.errors import CallerError
-from tests.toys import Indexed, Regression, Run, equal, sides, stop_at, stub
+from tests.toys import Indexed, Mean, Regression, Run, equal, sides, stop_at, stub
 
 EAGER = {"backend": "eager"}
 
@@ -25,22 +25,6 @@ def _compiled_anew() -> Any:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
-
-
-class Mean:
-    """A metric of the loss."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def update(self, loss: torch.Tensor) -> None:
-        self.losses.append(float(loss))
-
-    def compute(self) -> float:
-        return sum(self.losses) / len(self.losses)
-
-    def reset(self) -> None:
-        self.losses: list[float] = []
 
 
 class Counting:

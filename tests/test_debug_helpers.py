@@ -33,7 +33,7 @@ from tachograph.engine import (
 )
 from tachograph.engine.recording import SettingsChanged
 from tachograph.states.errors import CallerError
-from tests.toys import Indexed, Run, Sum, equal, sides, stop_at, stub, validated
+from tests.toys import Indexed, Mean, Run, Sum, equal, sides, stop_at, stub, validated
 
 
 class Notices(Callback):
@@ -44,22 +44,6 @@ class Notices(Callback):
 
     def on_notice(self, trainer: Any, text: str) -> None:
         self.said.append(text)
-
-
-class Mean:
-    """A metric of the loss."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def update(self, loss: torch.Tensor) -> None:
-        self.losses.append(float(loss))
-
-    def compute(self) -> float:
-        return sum(self.losses) / len(self.losses)
-
-    def reset(self) -> None:
-        self.losses: list[float] = []
 
 
 def ids(run_dir: Path) -> list[int]:

@@ -18,23 +18,7 @@ from tachograph.engine import Callback, Progress, Trainer
 from tachograph.engine.arguments import SETTINGS
 from tachograph.engine.elsewhere import ARGUMENTS_ELSEWHERE
 from tachograph.states.errors import CallerError
-from tests.toys import Indexed, Regression, Sum, stub
-
-
-class Mean:
-    """A metric of the loss."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def update(self, loss: torch.Tensor) -> None:
-        self.losses.append(float(loss))
-
-    def compute(self) -> float:
-        return sum(self.losses) / len(self.losses)
-
-    def reset(self) -> None:
-        self.losses: list[float] = []
+from tests.toys import Indexed, Mean, Regression, Sum, stub
 
 
 def build(**changes: Any) -> Trainer:

@@ -89,6 +89,22 @@ def validated(scores: Sequence[float], **settings: Any) -> Trainer:
 # -- with torch --------------------------------------------------------------------------------------------
 
 
+class Mean:
+    """A metric of the loss."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def update(self, loss: torch.Tensor) -> None:
+        self.losses.append(float(loss))
+
+    def compute(self) -> float:
+        return sum(self.losses) / len(self.losses)
+
+    def reset(self) -> None:
+        self.losses: list[float] = []
+
+
 class Indexed(Dataset[dict[str, Any]]):
     """`n` samples that know their index; each read is noted, and moved by noise from all three generators.
 

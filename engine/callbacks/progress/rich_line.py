@@ -6,8 +6,9 @@ workers that are forked under it. Nor does it hide the cursor, so that not even 
 
 from __future__ import annotations
 
-import random
 from typing import Any
+
+from tachograph.engine.live import console_of, start_live
 
 from .display import Display
 from .status import Status
@@ -36,7 +37,8 @@ class RichLine(Display):
         columns = self.stream.columns
         console.size = (columns, 25)
         if self._live is None:
-            self._live = self._start(console)
+            self._live = start_live(console)
+            console.show_cursor(True)
         self._live.update(self._line(status, columns - MARGIN), refresh=True)
 
     def print(self, text: str) -> None:
@@ -52,24 +54,8 @@ class RichLine(Display):
 
     def _console_here(self) -> Any:
         if self._console is None:
-            before = random.getstate()
-            from rich.console import Console
-            from rich.live import Live  # noqa: F401 - its import belongs between these two lines as well
-
-            # the import of rich draws from Python's generator, and when that happens is the clock's affair
-            random.setstate(before)
-            self._console = Console(file=self.stream, force_terminal=True, force_jupyter=False)  # type: ignore[arg-type]
+            self._console = console_of(self.stream, force_terminal=True, force_jupyter=False)
         return self._console
-
-    def _start(self, console: Any) -> Any:
-        from rich.live import Live
-
-        live = Live(
-            "", console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False, transient=True
-        )
-        live.start()
-        console.show_cursor(True)
-        return live
 
     def _line(self, status: Status, width: int) -> Any:
         from rich.cells import cell_len
