@@ -18,6 +18,7 @@ from tachograph.states.errors import CallerError
 
 from .averages import Averages
 from .lengths import length_of
+from .ranks import ALONE, Ranks
 
 
 class _NoBatch:
@@ -48,7 +49,8 @@ class Driver(abc.ABC):
         batch_samples: how many samples that batch holds, over all ranks.
         evaluation_ids: sample ids of the batch that `evaluation_batches` yielded last, or couldn't make, likewise.
         evaluates: an evaluation is under way.
-        world_size: how many processes train together.
+        ranks: the processes that train together; see `Ranks`.
+        keeps_step: every rank must call the model equally often in an evaluation too, as a sharded one needs it.
         input_mapping: applied to every training batch before it is moved to the device; None leaves it as it is.
         tell: takes a sentence that the user must read and the run must keep, such as one on data that is read again.
     """
@@ -59,9 +61,15 @@ class Driver(abc.ABC):
     batch_samples: int = 0
     evaluation_ids: Sequence[Any] | None = None
     evaluates: bool = False
-    world_size: int = 1
+    ranks: Ranks = ALONE
+    keeps_step: bool = False
     input_mapping: Callable[[Any], Any] | None = None
     tell: Callable[[str], None] = staticmethod(_unheard)
+
+    @property
+    def world_size(self) -> int:
+        """How many processes train together."""
+        return self.ranks.world_size
 
     # -- building ------------------------------------------------------------------------------------------
 
@@ -162,6 +170,9 @@ class Driver(abc.ABC):
     def no_sync(self) -> AbstractContextManager[Any]:
         """Run the body, a forward and a backward pass, without exchanging gradients; one process has nobody to."""
         return nullcontext()
+
+    def exchange_gradients(self) -> None:
+        """Average the gradients that were made under `no_sync` over all ranks, since no backward pass will do it."""
 
     @abc.abstractmethod
     def scale_gradients(self, factor: float) -> None:
@@ -396,7 +407,7 @@ class Driver(abc.ABC):
 
     def all_gather(self, value: Any) -> list[Any]:
         """Return what every process holds, in the order of their ranks: numbers, tensors, or a tree of them."""
-        return [value]
+        return self.ranks.gather(value)
 
     def to_host(self, outputs: Any) -> Any:
         """Copy what a model returned to the host's memory, so that nothing else of its batch lives on."""
