@@ -1,4 +1,7 @@
-"""A copy of everything heavy that a driver of one device holds: taken, written, read, held against it, put back."""
+"""A copy of everything heavy that a driver holds: taken, written, read, held against it, put back.
+
+Where many ranks hold one model, rank 0 writes it and its optimizers, and each rank what is its own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 import torch
 
-from . import generators, hyperparameters, restoring, storage
+from . import carrying, generators, hyperparameters, restoring, storage
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
 from .loaders import BatchSource
@@ -28,6 +31,7 @@ class Captures(Driver):
 
     _staging: Staging | None = None
     _to_restore: tuple[Any, dict[str, str]] | None = None
+    _seed: int = 0
 
     def _as_built(self) -> dict[str, Any]:
         """Return the plain values of the optimizers and of the scaler, as they were before the first batch."""
@@ -42,17 +46,21 @@ class Captures(Driver):
     def capture(self, extra: Mapping[str, Any], batch: Any = NO_BATCH) -> dict[str, Any]:
         """Copy model, optimizers, scaler, generators, gradients and the batch in hand to the CPU's memory.
 
-        Optimizer entries are numbered in their order. A batch that isn't plain data is left to be fetched again.
+        Optimizer entries are numbered in their order. A batch that isn't plain data is left to be fetched again. Ranks
+        but the first leave out what all have: the weights and the optimizers.
         """
         staging, self._staging = Staging(self._staging), None  # it comes back when this capture is written
         states = generators.capture()
         grads = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
         in_hand = batch is not NO_BATCH
         plain = in_hand and storage.is_plain(batch)
+        whole = self.ranks.first
         return {
             "staging": staging,
-            "model": staging.copied("model", self.model.state_dict()),
-            "optimizers": staging.copied("optimizers", [o.state_dict() for o in self.optimizers]),
+            "model": staging.copied("model", self.model.state_dict()) if whole else None,
+            "optimizers": staging.copied("optimizers", [o.state_dict() for o in self.optimizers]) if whole else None,
+            "buffers": None if whole else staging.copied("buffers", dict(self.model.named_buffers())),
+            "world": self.ranks.world_size,
             "scaler": None if self._scaler is None else self._scaler.state_dict(),
             "built": self._as_built(),
             "evaluating": [name for name, module in self.model.named_modules() if not module.training],
@@ -68,12 +76,11 @@ class Captures(Driver):
         }
 
     def save(self, capture: Any, directory: Path) -> dict[str, tuple[int, str]]:
-        rest = {key: value for key, value in capture.items() if key not in ("model", "staging")}
+        parts = {f"rank-{self.ranks.rank}.pt": {k: v for k, v in capture.items() if k not in ("model", "staging")}}
+        if capture["model"] is not None:
+            parts = {"model.pt": capture["model"], **parts}
         try:
-            return {
-                "model.pt": storage.write(capture["model"], directory / "model.pt"),
-                "rank-0.pt": storage.write(rest, directory / "rank-0.pt"),
-            }
+            return {name: storage.write(part, directory / name) for name, part in parts.items()}
         finally:
             self._staging = capture["staging"]
 
@@ -84,8 +91,7 @@ class Captures(Driver):
         return restoring.what_is(path)
 
     def read(self, directory: Path, *, strict: bool = True) -> tuple[dict[str, Any], Any]:
-        model, rest = (restoring.part(directory, name) for name in ("model.pt", "rank-0.pt"))
-        restoring.check_entries(rest, () if strict else ("generators",))
+        model, rest = restoring.part(directory, "model.pt"), carrying.read(directory, self.ranks, strict)
         restoring.check_model(self.model, model)
         restoring.check_optimizers(self.optimizers, rest["optimizers"])
         built = self._as_built()["optimizers"]
@@ -93,11 +99,11 @@ class Captures(Driver):
         restoring.check_scaler(self._scaler, rest["scaler"])
         if self._source is not None:
             self._source.check(rest["loader"])
-        faults = generators.faults(rest.get("generators"), self.device)
+        faults = {} if rest["new_rank"] else generators.faults(rest.get("generators"), self.device)
         if faults and strict:
             raise RestoreFault(
-                f"{directory}/rank-0.pt: {'; '.join(faults.values())}. Give another snapshot, or run(strict=False), "
-                "which leaves these generators as they are"
+                f"{directory}/rank-{self.ranks.rank}.pt: {'; '.join(faults.values())}. Give another snapshot, or "
+                "run(strict=False), which leaves these generators as they are"
             )
         states = rest.get("generators")
         held = {**rest, "generators": states if isinstance(states, dict) else {}, "faults": faults}
@@ -107,6 +113,9 @@ class Captures(Driver):
         model, rest = held
         old, new = rest["built"], self._as_built()
         self.model.load_state_dict(model)
+        for name, buffer in self.model.named_buffers():
+            if name in rest["buffers"]:
+                buffer.copy_(rest["buffers"][name])
         for i, (optimizer, state) in enumerate(zip(self.optimizers, rest["optimizers"], strict=True)):
             optimizer.load_state_dict(state)
             for group, was, now in zip(optimizer.param_groups, old["optimizers"][i], new["optimizers"][i], strict=True):
@@ -125,7 +134,7 @@ class Captures(Driver):
             module.training = name not in evaluating
         if self._source is not None:
             self._source.load(rest["loader"])
-        self._to_restore = rest["generators"], rest["faults"]
+        self._to_restore = None if rest["new_rank"] else rest["generators"], rest["faults"]
         self.batch_ids, self.batch_samples = rest["batch_ids"], rest["batch_samples"]
         return self.to_device(rest["batch"]) if rest["has_batch"] else NO_BATCH
 
@@ -133,6 +142,9 @@ class Captures(Driver):
         if self._to_restore is None:
             return ""
         (states, faults), self._to_restore = self._to_restore, None
+        if states is None:  # a rank that the saved run hadn't got
+            generators.seed_all(generators.derive(self._seed, "rank", self.ranks.rank, "of", self.ranks.world_size))
+            return ""
         generators.restore(states, but=faults)
         return "; ".join(faults.values())
 

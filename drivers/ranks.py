@@ -76,6 +76,10 @@ class Ranks:
             where: the state it was in, for people.
         """
 
+    def reason(self, error: BaseException) -> BaseException:
+        """Return what an error comes from: another rank's failure, if that broke a collective; else the error."""
+        return error
+
     def failure(self) -> RankFailed | None:
         """Return what another rank failed of, if one has; it never waits."""
         return None

@@ -21,7 +21,7 @@ ENTRIES = (
     *("optimizers", "scaler", "built", "evaluating", "gradients", "generators", "losses", "loader"),
     *("batch", "batch_ids", "batch_samples", "has_batch", "extra"),
 )
-"""What `rank-0.pt` of a snapshot holds."""
+"""What a rank's file of a snapshot holds."""
 
 
 def part(directory: Path, name: str) -> Any:
@@ -31,15 +31,16 @@ def part(directory: Path, name: str) -> Any:
     return storage.read(directory / name)
 
 
-def check_entries(rest: Any, but: Sequence[str] = ()) -> None:
+def check_entries(rest: Any, but: Sequence[str] = (), name: str = "rank-0.pt") -> None:
     """Refuse the rest of a snapshot that lacks an entry.
 
     Args:
-        rest: what `rank-0.pt` holds.
+        rest: what a rank's file holds.
         but: entries it may lack.
+        name: of the file.
     """
     if not isinstance(rest, dict):
-        raise RestoreFault(f"rank-0.pt holds a {type(rest).__name__}, not the entries of a snapshot")
+        raise RestoreFault(f"{name} holds a {type(rest).__name__}, not the entries of a snapshot")
     lost = [key for key in ENTRIES if key not in rest and key not in but]
     if lost:
         raise RestoreFault(f"the snapshot lacks the entry '{lost[0]}'")

@@ -28,8 +28,8 @@ from .lengths import length_of
 from .loaders import BatchSource, EvaluationSource, check_loader, hash_ids, settings_of, source_of
 from .loaders.kept import KeptSource
 from .loss_faults import fault_of
-from .measuring import LAG, Losses, read_scalar
-from .precision import choose_precision, overflowed, unscale
+from .measuring import LAG, Losses, read_scalar, scalar
+from .precision import choose_precision, forget_unscaled, overflowed, unscale
 from .summary import summary
 from .trials import Trials
 from .weights import copy_weights, has_weights, put_weights
@@ -74,7 +74,8 @@ class TorchDriver(Evaluations, Trials):
             raise CallerError(f"model must be a torch.nn.Module, not {type(model).__name__}")
         if isinstance(model, nn.parallel.DistributedDataParallel):
             raise CallerError(
-                "a DistributedDataParallel model belongs to many processes, and this driver to one: unwrap it"
+                "a DistributedDataParallel model belongs to many processes, and this driver to one: use "
+                "driver='torch_ddp', or unwrap it"
             )
         self.model = model
         self.device = device_of(device, model)
@@ -135,6 +136,7 @@ class TorchDriver(Evaluations, Trials):
     def setup(self, seed: int, whole_digest: bool) -> None:
         self.model.to(self.device)
         self._as_built()
+        self._seed = seed
         self._source = self._sourced(seed)
         self._digest = generators.digest_reader(whole_digest, self.device)
 
@@ -161,11 +163,14 @@ class TorchDriver(Evaluations, Trials):
         before = self._source
         if self._overfit:
             return self._kept(seed)
-        source = source_of(self._loader, seed, self._max_batches, self._told)
+        source = self._source_of(seed)
         if before is not None and self._source_loader is self._loader:
             source.load(before.state())
         self._source_loader = self._loader
         return source
+
+    def _source_of(self, seed: int) -> BatchSource:
+        return source_of(self._loader, seed, self._max_batches, self._told)
 
     def _kept(self, seed: int) -> KeptSource:
         held = self._source
@@ -289,12 +294,10 @@ class TorchDriver(Evaluations, Trials):
 
     def leave_out_step(self) -> None:
         if self._scaler is not None:
-            self._scaler.update(self._scaler.get_scale())  # forgets who was unscaled, and moves nothing
+            forget_unscaled(self._scaler)
 
     def scale_gradients(self, factor: float) -> None:
-        for parameter in self._parameters():
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
+        gradients.scale(self._parameters(), factor)
 
     def _parameters(self) -> Iterator[torch.Tensor]:
         seen: set[int] = set()
@@ -304,6 +307,9 @@ class TorchDriver(Evaluations, Trials):
                     if id(parameter) not in seen:
                         seen.add(id(parameter))
                         yield parameter
+
+    def scalar(self, value: Any) -> Any:
+        return scalar(value)
 
     def is_finite(self, loss: Any) -> bool:
         return bool(torch.isfinite(loss.detach()).all()) if isinstance(loss, torch.Tensor) else super().is_finite(loss)

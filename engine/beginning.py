@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from tachograph.drivers import NO_BATCH
 from tachograph.states import Event
+from tachograph.states.errors import CallerError
 
 from . import recording
 from .journal import Journal, Position
@@ -39,8 +41,34 @@ def start(engine: Engine) -> None:
     """Get the driver ready, and open the recording of a new run."""
     engine._prepare()
     if engine.run_dir is not None:
-        about = recording.create(engine.run_dir, engine._settings(), engine._environment(), disk=engine.world.files)
+        about = created(engine, engine.run_dir)
         engine._recorder = engine._open_recorder(about, incarnation=0, parent=None)
+
+
+def created(engine: Engine, run_dir: Path, parent: Any = None) -> dict[str, Any]:
+    """Create a run directory, once for all ranks; return its `run.json`.
+
+    Args:
+        engine: whose run.
+        run_dir: where.
+        parent: the point of another run that it goes on from.
+
+    Raises:
+        CallerError: as `recording.create`; on every rank.
+    """
+    ranks, told = engine.ranks, (engine._settings(), engine._environment())
+    about: Any = ""
+    if ranks.first:
+        try:
+            about = recording.create(run_dir, *told, parent, engine.world.files, ranks.world_size)
+        except CallerError as error:
+            if ranks.world_size == 1:
+                raise
+            about = str(error)
+    about = ranks.share(about)
+    if isinstance(about, str):
+        raise CallerError(about)
+    return about  # type: ignore[no-any-return]
 
 
 def go_on(engine: Engine, rest: Rest) -> bool:

@@ -14,6 +14,7 @@ from tachograph.states.cadence import Cadence, Parts, Seconds, due_after_step, d
 from tachograph.states.errors import CallerError
 
 Recorded = Callable[[int], Any]
+_DUE, _KNOWN, _DUE_AS_RECORDED = 1, 2, 4  # what ranks tell each other of a clock's decision
 
 
 class Due:
@@ -33,6 +34,15 @@ class Due:
         self._timed = min((c.every for c in self._all if isinstance(c, Seconds)), default=None)
         self._seconds = seconds
         self._last = 0.0
+        self._agree: Callable[[int], int] | None = None
+
+    def agree_by(self, agree: Callable[[int], int]) -> None:
+        """Decide together with other ranks what a clock or a function says: it is due where it is on one of them.
+
+        Args:
+            agree: returns the bits of all ranks, or'ed.
+        """
+        self._agree = agree
 
     def plain(self) -> Any:
         """Return what `run.json` keeps of it."""
@@ -83,14 +93,19 @@ class Due:
     def _asked(self, trainer: Any, state: TrainerState, event: Stepped) -> bool:
         trainer.trainer_state = event.fold(state, "fetch")  # the function is promised a counted batch
         try:
-            return bool(self._fn(trainer))  # type: ignore[misc]
+            due = bool(self._fn(trainer))  # type: ignore[misc]
         finally:
             trainer.trainer_state = state
+        return due if self._agree is None else bool(self._agree(due))
 
     def _by_the_clock(self, record: Any) -> bool:
-        if record is not None and record.event == Stepped.__name__:
-            return bool(record.data["validate_due"])
-        return self._seconds() - self._last >= self._timed  # type: ignore[operator]
+        assert self._timed is not None
+        known = record is not None and record.event == Stepped.__name__
+        due = record.data["validate_due"] if known else self._seconds() - self._last >= self._timed
+        if self._agree is None:
+            return bool(due)
+        bits = self._agree(_KNOWN | _DUE_AS_RECORDED * due if known else _DUE * due)
+        return bool(bits & (_DUE_AS_RECORDED if bits & _KNOWN else _DUE))
 
     # -- the time since the last validation ----------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tachograph.states import Event, Failed, Stopped
 from tachograph.states.errors import CallerError
@@ -41,10 +41,18 @@ def run(engine: Engine) -> None:
     try:
         engine._loop()
     except BaseException as error:
-        _fail(engine, error)
-        raise
+        cause = engine.ranks.reason(error)
+        _fail(engine, cause)
+        raised(cause, error)
     finally:
         close(engine)
+
+
+def raised(cause: BaseException, error: BaseException) -> NoReturn:
+    """Raise what went wrong: an error of this rank, or what another rank's failure has done to it."""
+    if cause is error:
+        raise error
+    raise cause from error
 
 
 def _fail(engine: Engine, error: BaseException) -> None:
@@ -52,6 +60,8 @@ def _fail(engine: Engine, error: BaseException) -> None:
     engine.exception = error
     where = engine._where(engine.trainer_state)
     note(error, where)
+    if not engine._heeded:
+        engine.ranks.note_failure(error, where)
     if isinstance(error, Exception):
         told = filter(None, (where, engine.listeners.blamed(error)))
         logger.error("%s %s", type(error).__name__, ", ".join(told))
@@ -66,6 +76,10 @@ def _save_what_is_left(engine: Engine, error: BaseException) -> None:
     """Take a snapshot where the run failed; if the journal can't be written, it carries the record that is lost."""
     recorder, ended = engine._recorder, engine.trainer_state.state in engine.machine.final
     if _in_a_hurry(engine):
+        return
+    if engine.ranks.world_size > 1:  # the others are somewhere else: no snapshot of all can be taken
+        if isinstance(error, JournalWriteError):
+            engine._recorder, engine._closing = None, recorder
         return
     if isinstance(error, JournalWriteError) and recorder is not None:
         try:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar, overload
 import attrs
 
 from tachograph.drivers import Driver
+from tachograph.drivers.ranks import ALONE, Ranks
 from tachograph.states import Event, Failed, Machine, Stopped, TrainerState
 from tachograph.states.errors import CallerError
 
@@ -35,6 +36,7 @@ from .notes import attach, message
 from .recorder import Recorder
 from .requeue import requeue_of
 from .signals import Signals
+from .together import Together
 from .world import World
 
 Fn = TypeVar("Fn", bound=Callable[..., Any])
@@ -62,6 +64,7 @@ class Engine:
     Attributes:
         machine: the table.
         driver: the driver, or None.
+        ranks: the processes that train together; see `Ranks`.
         listeners: who hears what.
         trainer_state: where the run is; always what is committed.
         run_dir: the run directory, or None.
@@ -94,9 +97,13 @@ class Engine:
         check_perform(machine, perform)
         self.machine = machine
         self.driver = driver
+        self.ranks: Ranks = ALONE if driver is None else driver.ranks
+        self.together = Together()
         self.listeners = Listeners(machine)
         self.trainer_state: Any = TrainerState(state=str(machine.initial)) if state is None else state
         self.run_dir = recording.run_dir_of(run_dir)
+        if run_dir == "auto":
+            self.run_dir = self.ranks.share(self.run_dir)
         self.exception: BaseException | None = None
         self.announced_until = 0
         self.batch: Any = None
@@ -182,7 +189,15 @@ class Engine:
             raise CallerError(
                 f"{kind} can't be asked to stop: give it a field stop_asked: str = '', and rows for Stopped"
             )
-        self.trainer_state = attrs.evolve(self.trainer_state, stop_asked=str(reason) or "stop()")
+        self._ask("stop_asked", str(reason) or "stop()")
+
+    def _ask(self, field: str, reason: str) -> None:
+        """Put a reason into the state: here and now, or on all ranks when they have agreed."""
+        if self._running and self.ranks.world_size > 1:
+            self.together.ask(field, reason)
+            self._attention = True
+        else:
+            self.trainer_state = attrs.evolve(self.trainer_state, **{field: reason})
 
     def request_snapshot(self) -> None:
         """Ask for a snapshot after the transition that is being heard, or after the next one."""
@@ -252,15 +267,15 @@ class Engine:
         else:
             self._leave()
         finally:
-            self._running, self._signal = False, None
+            self._running, self._signal, self.together.signal = False, None, None
         return self.trainer_state
 
     # -- the loop and the commit ---------------------------------------------------------------------------
 
     def _loop(self) -> None:
         perform, final, heeds_stop = self._perform, self.machine.final, self.machine.heeds_stop
-        can_stop = hasattr(self.trainer_state, "stop_asked")
-        if self._signal is not None:  # it came before there was anything to do
+        can_stop, many = hasattr(self.trainer_state, "stop_asked"), self.ranks.world_size > 1
+        if self._signal is not None or many:  # it came before there was anything to do
             self._attend()
         while (state := self.trainer_state).state not in final:
             if can_stop and state.stop_asked and state.state not in heeds_stop:
@@ -268,7 +283,7 @@ class Engine:
             else:
                 event = perform[state.state](state)
             self._commit(event)
-            if self._attention:
+            if self._attention or many:
                 self._attend()
 
     def _commit(self, event: Event, hear: Callable[[str, Event, str], None] | None = None) -> None:
@@ -312,6 +327,9 @@ class Engine:
 
     def _attend(self) -> None:
         """Do what was asked for since the last transition: snapshots, signals, what other threads have to say."""
+        if self.ranks.world_size > 1:
+            self.together.attend(self)
+            return
         self._attention = False
         self._do_what_waits()
         if self._snapshot_asked and self.trainer_state.state not in self.machine.final:
@@ -336,12 +354,25 @@ class Engine:
         Raises:
             ValueError: no signal has this number.
         """
-        self._signal = signal.Signals(number)
+        if self.ranks.world_size > 1:
+            self.together.signal = signal.Signals(number)
+        else:
+            self._signal = signal.Signals(number)
         self._attention = True
 
     def interrupted(self) -> bool:
-        """Say whether the run is to end: long work in a state, such as a validation, should ask now and then."""
+        """Say whether the run is to end: long work in a state, such as a validation, should ask now and then.
+
+        Of many ranks all must ask equally often, and each waits for the others.
+        """
+        ranks, here = self.ranks, self.together.signal
+        if self._signal is None and ranks.world_size > 1 and ranks.agree(here is not None):
+            self._signal = next(number for number in ranks.gather(here) if number is not None)
         return self._signal is not None
+
+    def overdue(self) -> str:
+        """Say why this rank's clock wants the run to stop; "" if it doesn't. Of many ranks only: they must agree."""
+        return ""
 
     def give_up(self) -> Event:
         """Return what a state's work returns that leaves off since the run is `interrupted()`.
@@ -359,14 +390,16 @@ class Engine:
 
     def _leave(self) -> None:
         """End the script too, if a signal has come, be it when the run was done already."""
-        if self._signal == signal.SIGINT:
+        number = self._signal or self.together.signal
+        if number == signal.SIGINT:
             raise KeyboardInterrupt
-        if self._signal is not None:
+        if number is not None:
+            self._signal = number
             self._ask_for_requeue()
-            raise SystemExit(128 + self._signal)
+            raise SystemExit(128 + number)
 
     def _ask_for_requeue(self) -> None:
-        if self._requeue is not None and self._signal != signal.SIGTERM:
+        if self._requeue is not None and self._signal != signal.SIGTERM and self.ranks.first:
             self._requeue()
 
     # -- beginning -----------------------------------------------------------------------------------------
@@ -375,13 +408,15 @@ class Engine:
         try:
             return self._enter(*how)
         except BaseException as error:  # whatever was opened is closed again
-            self.exception = error
+            self.exception = self.ranks.reason(error)
+            self.ranks.note_failure(error, "before its first transition")
             ending.close(self)
-            raise
+            ending.raised(self.exception, error)
 
     def _enter(self, resume_from: Any, resume_training: bool, on_divergence: str, strict: bool) -> bool:
         """Open the recording and stand where the run begins or goes on; False if there's nothing to run."""
         source = sources.find(resume_from, self.run_dir, self.driver)
+        self.ranks.barrier()  # before one of them creates what another still looks for
         saving.check(self)  # what was added since the engine was built, before it is trained on for hours
         if source is not None and not resume_training:
             assert self.driver is not None
@@ -411,6 +446,7 @@ class Engine:
             self._flag_attention,
             lock,
             self.world,
+            self.ranks,
         )
         recorder.snapshots.keep = self.keep_snapshots
         return recorder

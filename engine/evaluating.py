@@ -75,7 +75,7 @@ class Evaluations(ByHand):
         if mode not in ("validate", "test"):
             raise CallerError(f"validate_mode must be 'validate' or 'test', not {mode!r}")
         self._evaluation = {
-            "model": model,
+            "model": model if driver.world_size == 1 else driver.model,
             "batch_step_fn": None
             if step_fn is None
             else arguments.step_fn(step_fn, "validate_batch_step_fn", "evaluator"),

@@ -16,6 +16,9 @@ class Limits:
         n_batches: batches in all; None: no limit.
         max_time: seconds in all; None: no limit.
         clock: a monotonic clock, in seconds.
+
+    Attributes:
+        by_clock: `reached` asks the clock; False where several ranks must agree on what their clocks say.
     """
 
     def __init__(self, n_batches: int | None, max_time: float | None, clock: Callable[[], float]) -> None:
@@ -24,6 +27,7 @@ class Limits:
         self._clock = clock
         self._before = 0.0
         self._since: float | None = None
+        self.by_clock = True
 
     def begin(self) -> None:
         """Let the time run."""
@@ -50,7 +54,7 @@ class Limits:
                 return f"the limit of {self.n_batches} batches is reached"
         elif state.n_epochs is not None and state.cur_epoch_idx >= state.n_epochs:
             return f"the limit of {state.n_epochs} epochs is reached"
-        return self.out_of_time()
+        return self.out_of_time() if self.by_clock else ""
 
     def out_of_time(self) -> str:
         """Say that the time is up; "" if it isn't."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tachograph.drivers.ranks import ALONE, Ranks
 from tachograph.states import Event, Machine
 
 from .diff import Divergence, first_difference
@@ -31,6 +32,7 @@ class Recorder:
         finished: called from another thread when a snapshot is done.
         lock: the journal's lock, where it is held already.
         world: the disk, the clock, and work beside the run.
+        ranks: the processes that write it.
 
     Attributes:
         append: commit one transition: `append(source, event, state)`.
@@ -51,11 +53,13 @@ class Recorder:
         finished: Callable[[], None],
         lock: Any = None,
         world: World | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         world = world or World()
         self._writer = JournalWriter.create(
             run_dir,
             run_id=about["run"],
+            rank=ranks.rank,
             incarnation=incarnation,
             parent=parent,
             machine=machine.digest,
@@ -75,7 +79,7 @@ class Recorder:
         self._to_match = 0
         self._say: Callable[[str], None] = lambda text: None
         self._diverged: Callable[[Divergence], None] = lambda divergence: None
-        self.snapshots = SnapshotWriter(run_dir, about["run"], incarnation, finished, world)
+        self.snapshots = SnapshotWriter(run_dir, about["run"], incarnation, finished, world, ranks)
         self.append = self._writer.append
 
     @property

@@ -21,12 +21,12 @@ FORMAT = 1
 
 FIXED = (
     *("machine", "model", "optimizers", "precision", "seed"),
-    *("accumulation_steps", "accumulation_tail", "data", "overfit_batches"),
+    *("accumulation_steps", "accumulation_tail", "loss_weight", "data", "overfit_batches"),
 )
 """Settings that decide what the bits are: a resume with another value is refused."""
 FELT = (
     *("num_train_batch_per_epoch", "batch_size", "hyperparameters", "callbacks"),
-    *("train_fn", "batch_step_fn", "compile", "validate_every", "validation"),
+    *("train_fn", "batch_step_fn", "compile", "validate_every", "validation", "world"),
 )
 """Settings that may be changed at a resume and make the history another one: nothing recorded is expected any more."""
 CHANGEABLE = (
@@ -75,6 +75,7 @@ def create(
     told: Mapping[str, Any],
     parent: Any = None,
     disk: Files | None = None,
+    world: int = 1,
 ) -> dict[str, Any]:
     """Create a run directory and its `run.json`.
 
@@ -84,13 +85,14 @@ def create(
         told: what is known of the machine and the libraries.
         parent: the point of another run that this one goes on from.
         disk: where it is written.
+        world: how many processes train together.
 
     Raises:
         CallerError: it holds a run already, or can't be created.
     """
     if holds_a_run(path):
         raise CallerError(f"{path} holds a run already. Go on with run(resume_from='auto'), or give another run_dir")
-    told_of = about(settings, told, uuid.uuid4().hex, parent)
+    told_of = about(settings, told, uuid.uuid4().hex, parent, world)
     try:
         make_dirs(disk or Files(), path)
         write_json(path / "run.json", told_of, disk)
@@ -101,7 +103,9 @@ def create(
     return told_of
 
 
-def about(settings: Mapping[str, Any], told: Mapping[str, Any], run: str, parent: Any = None) -> dict[str, Any]:
+def about(
+    settings: Mapping[str, Any], told: Mapping[str, Any], run: str, parent: Any = None, world: int = 1
+) -> dict[str, Any]:
     """Return what is told once of a run: plain data.
 
     Args:
@@ -109,6 +113,7 @@ def about(settings: Mapping[str, Any], told: Mapping[str, Any], run: str, parent
         told: what is known of the machine and the libraries.
         run: its id.
         parent: the point of another run that it goes on from.
+        world: how many processes train together.
     """
     return {
         "format": FORMAT,
@@ -116,7 +121,7 @@ def about(settings: Mapping[str, Any], told: Mapping[str, Any], run: str, parent
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": sys.argv,
         "parent": parent,
-        "world": 1,
+        "world": world,
         "settings": json.loads(json.dumps(dict(settings), default=str)),
         "environment": environment(told),
     }

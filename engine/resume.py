@@ -6,6 +6,7 @@ recorded past the snapshot is expected of the transitions that follow.
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
 from collections.abc import Callable
@@ -19,9 +20,9 @@ from tachograph.states import TrainerState
 from tachograph.states.errors import CallerError
 from tachograph.states.trainer_state import SCHEMA
 
-from . import recording, snapshots
+from . import beginning, choosing, recording, snapshots
 from .diff import Diverged, Divergence
-from .journal import Incarnation, Journal, JournalLock, Position, Record, recover
+from .journal import Incarnation, Journal, JournalLock, Position, Record
 from .journal.codec import restored
 from .snapshots import Snapshot, SnapshotFault
 from .sources import Chosen, Source, intact_snapshot
@@ -97,37 +98,52 @@ def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> N
         return
     about = recording.load(source.run_dir)
     here = engine.adopts(source.run_dir)
-    lock = JournalLock(source.run_dir) if here else None
+    ranks = engine.ranks
+    lock = JournalLock(source.run_dir, rank=ranks.rank) if here else None
     try:
         torn: list[str] = []
         if here:
-            _report_cut(engine, recover(source.run_dir, files=engine.world.files))
-            torn = snapshots.clean(source.run_dir, engine.world.files)
-        journal = Journal(source.run_dir)
+            recovery, torn = choosing.recovered(source.run_dir, ranks, engine.world.files)
+            _report_cut(engine, recovery)
+        journal = choosing.journal_of(source.run_dir, ranks)
         if here:
             engine.take_journal(journal)
-        changed = _changed(engine, about, journal)
+        changed = _changed(engine, about, Journal(source.run_dir))
         place, lacking = snapshots.place_in(journal), snapshots.lacking_in(journal)
         if source.snapshot is None:
-            found = snapshots.newest(source.run_dir, about["run"], place, engine.world.files, lacking)
-            chosen = Chosen(*found, torn)
+            look = snapshots.newest if ranks.world_size == 1 else functools.partial(choosing.newest_for_all, ranks)
+            chosen = Chosen(*look(source.run_dir, about["run"], place, engine.world.files, lacking), torn)
         else:
-            given = intact_snapshot(source)
-            where = place(given)
-            given = given if where is None else attrs.evolve(given, incarnation=where)
-            if here and lacking(given):
-                raise SnapshotFault(
-                    f"{given.path} can't be gone on from: {lacking(given)}. Give another snapshot, or another run_dir"
-                )
-            chosen = Chosen(given, torn=torn)
+            chosen = Chosen(_given(engine, intact_snapshot(source), place, lacking if here else _nothing), torn=torn)
         if chosen.snapshot is None and about.get("parent"):
             raise SnapshotFault(_orphaned(source.run_dir, about["parent"], chosen.passed_over))
-        past = Past.of(journal, chosen.snapshot)
+        known = chosen.snapshot is None or choosing.of_rank(chosen.snapshot, ranks) is not None
+        past = Past.of(journal, chosen.snapshot) if known else Past()
         _restore(engine, source.run_dir, about, past, chosen, changed, lock, strict, on_divergence)
     except BaseException:
         if lock is not None:
             lock.release()
         raise
+
+
+def _given(
+    engine: Engine, given: Snapshot, place: Callable[[Snapshot], int | None], lacking: Callable[[Snapshot], str]
+) -> Snapshot:
+    """Return a snapshot that the user chose, as this rank's journal knows it."""
+    mine = choosing.of_rank(given, engine.ranks)
+    if mine is None:
+        return attrs.evolve(given, chain=choosing.NEW)
+    where = place(mine)
+    mine = mine if where is None else attrs.evolve(mine, incarnation=where)
+    if lacking(mine):
+        raise SnapshotFault(
+            f"{given.path} can't be gone on from: {lacking(mine)}. Give another snapshot, or another run_dir"
+        )
+    return mine
+
+
+def _nothing(snapshot: Snapshot) -> str:
+    return ""
 
 
 def _enter_saved(engine: Engine, source: Source, about: dict[str, Any], on_divergence: str, strict: bool) -> None:
@@ -229,6 +245,7 @@ def _load(engine: Engine, snapshot: Snapshot, strict: bool) -> Any:
     engine.listeners.load_state_dict(extra["listeners"], engine)
     engine._take_user_state(extra["user"])
     engine._take_own_state(extra.get("own", {}))
+    engine.together.asked = [(field, reason) for field, reason in extra.get("own", {}).get("asked", [])]
     engine.trainer_state = engine._with_limits(state)
     return batch
 
@@ -251,7 +268,7 @@ def _record(
         return
     if lock is None:
         parent = {"run": about["run"], **attrs.asdict(start)}
-        about = recording.create(engine.run_dir, engine._settings(), engine._environment(), parent, engine.world.files)
+        about = beginning.created(engine, engine.run_dir, parent)
         engine._recorder = engine._open_recorder(about, incarnation=0, parent=attrs.evolve(start, incarnation=-1))
         return
     engine.run_dir = run_dir
@@ -264,6 +281,9 @@ def _record(
         parent_at = start
         if travelled and taken_in is not None:
             parent_at = Position(taken_in.number, taken_in.last_seq, taken_in.chain)
+    elif start.seq:  # a rank that the run hadn't got: its journal begins here
+        parent_at = attrs.evolve(start, incarnation=-1)
+    number = max(engine.ranks.gather(number))
     engine._recorder = engine._open_recorder(about, incarnation=number, parent=parent_at, lock=lock)
     engine._recorder.snapshots.last_seq = start.seq  # what it was resumed from
     engine._recorder.snapshots.source = source

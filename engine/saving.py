@@ -36,6 +36,9 @@ def take(engine: Engine, *, exact: bool, journal_failed: bool = False) -> None:
         CallerError: something in a listener's or the user's own state can't be saved; its place is named.
     """
     recorder, driver, state = engine._recorder, engine.driver, engine.trainer_state
+    many = engine.ranks.world_size > 1
+    if many:
+        wait(engine)  # what became of the one before is the same on all ranks only then
     if recorder is None or driver is None or state.seq == 0 or recorder.snapshots.last_seq == state.seq:
         return
     recorder.snapshots.wait()  # one copy in memory at a time, into which the next may go
@@ -48,6 +51,8 @@ def take(engine: Engine, *, exact: bool, journal_failed: bool = False) -> None:
         "state": attrs.asdict(state, recurse=False),
         "unwritten": None if unwritten is None else [unwritten[0].decode(), unwritten[1]],
     }
+    if many:
+        about["chains"] = engine.ranks.gather(about["chain"])
     extra = check(engine)
     capture = driver.capture(extra, NO_BATCH if engine.batch is None else engine.batch)
     durable = (lambda: None) if journal_failed else recorder.sync
@@ -64,6 +69,8 @@ def check(engine: Engine) -> dict[str, Any]:
     """
     driver = engine.driver
     extra = {"listeners": engine.listeners.state_dict(engine), "user": engine._user_state(), "own": engine._own_state()}
+    if engine.together.asked:
+        extra["own"] = {**extra["own"], "asked": [list(pair) for pair in engine.together.asked]}
     if driver is not None:
         engine.listeners.check_plain(engine, driver.is_tensor, extra["listeners"]["callbacks"])
         fault = plain_fault(extra["user"], driver.is_tensor, "trainer.state")

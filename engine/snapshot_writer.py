@@ -14,6 +14,9 @@ from typing import Any
 
 import attrs
 
+from tachograph.drivers.ranks import ALONE, Ranks
+
+from .joint import Joint
 from .journal import Files, Journal, JournalWriteError, Task, make_dirs
 from .retention import Entry, Keep, remove, superfluous
 from .snapshots import (
@@ -82,7 +85,7 @@ def write_whole(
     files["state.json"] = write_json(disk, directory / "state.json", about)
     before()
     commit = {"format": FORMAT, "run": run, "incarnation": incarnation, "files": files}
-    commit |= {key: about[key] for key in ("seq", "chain", "exact")}
+    commit |= {key: about[key] for key in ("seq", "chain", "exact", "chains") if key in about}
     write_json(disk, directory / "COMMIT", {**commit, "digest": digest_of_commit(commit)})
     written = read(directory, disk)
     fault = written.fault(disk)
@@ -93,7 +96,7 @@ def write_whole(
 
 
 class SnapshotWriter:
-    """Publishes snapshots beside the run, one at a time.
+    """Publishes snapshots beside the run, one at a time. Of many ranks the first one does, and the others give a part.
 
     Args:
         run_dir: the run.
@@ -101,6 +104,7 @@ class SnapshotWriter:
         incarnation: of this process.
         finished: called, from another thread, when one is done or failed; it must only raise a flag.
         world: the disk, and what does the work beside the run.
+        ranks: who takes part.
 
     Attributes:
         keep: which snapshots stay when a new one is published; None: all.
@@ -109,9 +113,16 @@ class SnapshotWriter:
     """
 
     def __init__(
-        self, run_dir: Path, run: str, incarnation: int, finished: Callable[[], None], world: World | None = None
+        self,
+        run_dir: Path,
+        run: str,
+        incarnation: int,
+        finished: Callable[[], None],
+        world: World | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         world = world or World()
+        self._ranks = ranks
         self._disk = world.files
         self._background = world.background
         self._run_dir = run_dir
@@ -145,7 +156,8 @@ class SnapshotWriter:
         """
         self.wait()
         self.last_seq = about["seq"]
-        work = (dict(about), save, before_publishing, size)
+        joint = Joint(self._ranks) if self._ranks.world_size > 1 else None
+        work = (dict(about), save, before_publishing, size, joint)
         self._task = self._background.start(lambda: self._work(*work), "tachograph-snapshot")
 
     def wait(self) -> None:
@@ -165,18 +177,32 @@ class SnapshotWriter:
     # -- in the other thread -------------------------------------------------------------------------------
 
     def _work(
-        self, about: dict[str, Any], save: Save, before_publishing: Callable[[], None], size: Callable[[], int]
+        self,
+        about: dict[str, Any],
+        save: Save,
+        before_publishing: Callable[[], None],
+        size: Callable[[], int],
+        joint: Joint | None,
     ) -> None:
         seq = about["seq"]
         temporary = self._root / f"{TEMPORARY}{seq:012d}.i{self._incarnation}"
+        first = self._ranks.first
         try:
-            snapshot = self._publish(temporary, about, save, before_publishing)
+            if joint is None:
+                snapshot = self._publish(temporary, about, save, before_publishing)
+            elif first:
+                with joint.published() as published:
+                    snapshot = self._publish(temporary, about, joint.all_parts(save), before_publishing)
+                    published(snapshot.path)
+            else:
+                snapshot = read(joint.part(save, before_publishing), self._disk)
         except BaseException as error:
             fault = self._fault(seq, error, size)
-            self._disk.remove_tree(temporary)
+            if first:
+                self._disk.remove_tree(temporary)
             self._done.append(Outcome(seq, fault=fault))
         else:
-            gone, reason = self._prune(snapshot)
+            gone, reason = self._prune(snapshot) if first else ([], "")
             again, self._said = reason == self._said, reason  # it is tried anew each time, and told once
             self._done.append(Outcome(seq, snapshot, None, gone, "" if again else reason))
         self._finished()

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class Snapshot:
         run: the run it belongs to.
         exact: False if an error had struck while a state's work was half done.
         files: name -> (size in bytes, digest).
+        chains: of many ranks, the chain of each one's journal there; () of one.
     """
 
     path: Path
@@ -66,6 +67,7 @@ class Snapshot:
     run: str
     exact: bool
     files: dict[str, tuple[int, str]]
+    chains: Sequence[str] = ()
 
     def fault(self, disk: Files = DISK) -> str:
         """Read every file and say what is wrong; "" if the snapshot is intact."""
@@ -142,9 +144,8 @@ def read(path: Path, disk: Files = DISK) -> Snapshot:
         if commit.pop("digest") != digest_of_commit(commit):
             raise SnapshotFault(f"{path}/COMMIT isn't what was written: its digest differs")
         files = {name: (size, digest) for name, (size, digest) in commit["files"].items()}
-        return Snapshot(
-            path, commit["seq"], commit["incarnation"], commit["chain"], commit["run"], commit["exact"], files
-        )
+        place = commit["seq"], commit["incarnation"], commit["chain"], commit["run"], commit["exact"]
+        return Snapshot(path, *place, files, commit.get("chains", ()))
     except FileNotFoundError:
         raise SnapshotFault(f"{path} isn't a complete snapshot: it has no COMMIT") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

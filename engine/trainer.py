@@ -88,7 +88,9 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
             `larger_better`, for every callback without its own; `train_fn` and `evaluate_fn`, names of the model's
             methods; `train_input_mapping` and the like, for one of the two; `model_wo_auto_param_call`: a dict batch
             is passed whole; `model_use_eval_mode`. Windows: `accumulation_tail`, what becomes of one that is open at an
-            epoch's end: "flush" (it is closed with its own divisor), "carry" (the next epoch fills it up), "drop".
+            epoch's end: "flush" (it is closed with its own divisor), "carry" (the next epoch fills it up), "drop";
+            `loss_weight`, what a micro-batch counts by in its window, over all ranks: "samples", the name of an output
+            that holds the number of its valid targets, or `f(outputs, batch) -> number`; None: all count alike.
             Snapshots: `keep_snapshots`, an int n to keep the last n, or a `Keep(...)`; `on_snapshot_fault`, "raise" or
             "warn" when one can't be written; `requeue`, see `requeue_of`. States of your own: `rows`, further rows of
             the table (see `training_machine`), and `perform`, state name -> `f(state) -> event`. What is shown:
@@ -165,6 +167,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         self._limits = Limits(n_batches, max_time, lambda: self.world.timer())
         self._due = Due(arguments.cadence(validate_every), lambda: self._limits.seconds)
         self._tail = arguments.one_of(given["accumulation_tail"], "accumulation_tail", TAILS)
+        self._weighting = arguments.weighting(given["loss_weight"])
         self.monitor = arguments.monitor(given["monitor"])
         self.larger_better: bool = arguments.flag(given["larger_better"], "larger_better")
         if (metrics is None) != (validate_dataloaders is None):
@@ -175,6 +178,9 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         train.set_optimizers(optimizers)
         train.set_dataloader(train_dataloader)
         self._debug.ready(train)
+        if train.ranks.world_size > 1:
+            self._limits.by_clock = False
+            self._due.agree_by(train.ranks.agree)
         train.input_mapping = arguments.one_mapping("input", input_mapping, given["train_input_mapping"])
         self._output_mapping = arguments.one_mapping("output", output_mapping, given["train_output_mapping"])
         self.train_dataloader = train_dataloader
@@ -333,7 +339,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         if state.state in _OUTSIDE_AN_EPOCH or state.state in self.machine.final:
             raise CallerError(f"end_epoch: no epoch is under way in state '{state.state}'")
         if not state.epoch_exhausted:
-            self.trainer_state = attrs.evolve(state, epoch_cut_asked=str(reason) or "end_epoch()")
+            self._ask("epoch_cut_asked", str(reason) or "end_epoch()")
 
     def add_callback(self, callback: Callback) -> None:
         if self._debug.heard([callback]):
@@ -416,10 +422,8 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         self.step_skipped = False
         if opened:
             self._closes = True
-            if flushed:  # only now the window's length is known: its micro-batches were divided by a longer one's
-                divisor = window_size(state, self.accumulation_steps)
-                self.driver.scale_gradients(divisor / opened)  # type: ignore[union-attr]
-                self.step()
+            if flushed:
+                self._flush(state)
             self.zero_grad()
         event = Exhausted(
             flushed=flushed,
@@ -456,11 +460,13 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         assert self.driver is not None
         return {
             "machine": self.machine.digest,
+            "world": self.ranks.world_size,
             **self.driver.fingerprint(),
             "seed": self.seed,
             "seed_given": self._seed_given,
             "accumulation_steps": self.accumulation_steps,
             "accumulation_tail": self._tail,
+            "loss_weight": None if self._weighting is None else self._weighting.plain(),
             "n_epochs": self.trainer_state.n_epochs if self.n_batches is None else None,
             "n_batches": self.n_batches,
             "max_time": self.max_time,
@@ -518,13 +524,16 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         """The batch size was changed, and with it the length of the epoch in work and of the window that is open."""
         changed = attrs.evolve(state, num_batches_per_epoch=length)
         before, now = (window_size(s, self.accumulation_steps, self._tail) for s in (state, changed))
-        if state.accumulated and before != now:
-            self.driver.scale_gradients(before / now)  # type: ignore[union-attr]
+        if state.accumulated:
+            self._lengthen(before, now)
         self.trainer_state = self._with_limits(changed)
 
     def take_journal(self, journal: Any) -> None:
         self._limits.resume(journal.seconds)
         self._went_on_at = 0
+
+    def overdue(self) -> str:
+        return self._limits.out_of_time()
 
     def _user_state(self) -> dict[str, Any]:
         return dict(self.state)
@@ -534,10 +543,11 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         self.state.update(held)
 
     def _own_state(self) -> dict[str, Any]:
-        return {"since_validation": self._due.waited()}
+        return {"since_validation": self._due.waited(), **self._window()}
 
     def _take_own_state(self, held: dict[str, Any]) -> None:
         self._due.go_on(held.get("since_validation", 0.0))
+        self._take_window(held)
 
     def _where(self, state: TrainerState) -> str:
         where = f"in state '{state.state}', epoch {state.cur_epoch_idx}, batch {state.batch_idx_in_epoch}, "

@@ -1,0 +1,286 @@
+"""`Processes`: ranks over torch.distributed. What they agree on travels through a gloo group of its own, on the CPU.
+
+A rank that fails leaves word in the store, and then takes the process groups down: whoever waits for it in a collective
+learns of it at once. A thread looks at the store as well, for those who wait elsewhere, and ends a process that hasn't
+ended by itself in time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tachograph.states.errors import CallerError
+
+from . import storage
+from .ranks import RankFailed, Ranks
+
+LIMIT = 30.0
+"""Seconds that a process has to end by itself after another rank has failed; then it is ended."""
+_LOOKS_EVERY = 0.5
+_TO_FINISH = 10.0  # seconds that is waited for other ranks' work after one has failed
+_FAILED = "failed"
+_SAID = 100_000  # characters of a traceback that travel
+
+
+def launched() -> int:
+    """Return how many processes were launched to train together, or have formed a group already; 1 if none were."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    said = os.environ.get("WORLD_SIZE", "").strip() or "1"
+    if not said.isdecimal() or said == "0":
+        raise CallerError(f"the environment says WORLD_SIZE={said!r}: it must be the number of processes, from 1")
+    return int(said)
+
+
+def joined(on_cpu: bool, lag: int) -> Processes:
+    """Return the ranks of this process's group, which is formed where there is none yet; all ranks call it.
+
+    Args:
+        on_cpu: the model trains on the CPU, so gloo exchanges its gradients; else nccl, or what the device has.
+        lag: votes after which a ballot is counted; 0: at once.
+
+    Raises:
+        CallerError: torch was built without torch.distributed, or the environment of a launch isn't there.
+    """
+    if not dist.is_available():
+        raise CallerError("this build of torch has no torch.distributed: use driver='torch'")
+    if not dist.is_initialized():
+        if not os.environ.get("RANK"):
+            raise CallerError(
+                "there is no group of processes to train in: launch the script with torchrun, give a device for each "
+                "process (device=['cpu', 'cpu']), or call torch.distributed.init_process_group first"
+            )
+        dist.init_process_group("gloo" if on_cpu else None)
+    group = dist.group.WORLD
+    held = _held.get(group)
+    if held is None:
+        _held.clear()
+        held = _held[group] = Processes()
+    held.lag = lag
+    return held
+
+
+_held: dict[Any, Processes] = {}  # those of the group that there is: a second trainer votes in the same
+
+
+class Processes(Ranks):
+    """The ranks of the default process group.
+
+    Attributes:
+        lag: votes after which a ballot is counted; 0: at once.
+        limit: seconds that a process has to end by itself after another rank has failed.
+    """
+
+    def __init__(self) -> None:
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
+        self.lag = 0
+        self.limit = LIMIT
+        self._group = dist.new_group(backend="gloo")
+        number = len(_names)
+        _names.append(number)
+        c10d: Any = dist.distributed_c10d
+        self._store = c10d.PrefixStore(f"tachograph/{number}", c10d._get_default_store())
+        self._bits = torch.zeros(1, dtype=torch.int64)
+        self._ballots: deque[tuple[torch.Tensor, Any]] = deque()
+        self._alone = 0
+        self._over = threading.Event()
+        self._watch: threading.Thread | None = None
+        self._broken = False
+
+    # -- agreeing ------------------------------------------------------------------------------------------
+
+    def vote(self, bits: int) -> int:
+        if not self.lag:
+            return self.agree(bits)
+        cast = torch.tensor([bits], dtype=torch.int64)
+        with self._together():
+            work: Any = dist.all_reduce(cast, dist.ReduceOp.BOR, self._group, async_op=True)
+            self._ballots.append((cast, work))
+            if len(self._ballots) <= self.lag:
+                return 0
+            counted, work = self._ballots.popleft()
+            work.wait()
+        return int(counted)
+
+    def agree(self, bits: int) -> int:
+        if self._alone:
+            return int(bits)
+        self._bits[0] = bits
+        with self._together():
+            dist.all_reduce(self._bits, dist.ReduceOp.BOR, self._group)
+        return int(self._bits[0])
+
+    def sums(self, numbers: list[int]) -> list[int]:
+        if self._alone:
+            return list(numbers)
+        held = torch.tensor(numbers, dtype=torch.int64)
+        with self._together():
+            dist.all_reduce(held, dist.ReduceOp.SUM, self._group)
+        return [int(number) for number in held]
+
+    def gather(self, value: Any) -> list[Any]:
+        if self._alone:
+            return [value]
+        held: list[Any] = [None] * self.world_size
+        with self._together():
+            dist.all_gather_object(held, storage.mapped(value, lambda t: t.detach().cpu()), self._group)
+        return held
+
+    def share(self, value: Any) -> Any:
+        if self._alone:
+            return value
+        held = [value]
+        with self._together():
+            dist.broadcast_object_list(held, src=0, group=self._group)
+        return held[0]
+
+    def barrier(self) -> None:
+        self.agree(0)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        size, self.world_size, self._alone = self.world_size, 1, self._alone + 1
+        try:
+            yield
+        finally:
+            self.world_size, self._alone = size, self._alone - 1
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Run a collective; one that breaks says why."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise self.reason(error) from error
+
+    # -- failing -------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Look out for the failure of other ranks, until `close`."""
+        if self._watch is None:
+            self._over.clear()
+            self._ballots.clear()
+            self._watch = threading.Thread(target=self._look_out, name="tachograph-ranks", daemon=True)
+            self._watch.start()
+
+    def close(self) -> None:
+        self._over.set()
+        if self._watch is not None:
+            self._watch.join()
+            self._watch = None
+        if not self._broken:
+            with suppress(RuntimeError):
+                while self._ballots:
+                    self._ballots.popleft()[1].wait()
+
+    def note_failure(self, error: BaseException, where: str) -> None:
+        if self._broken:
+            return
+        told = {
+            "rank": self.rank,
+            "where": where,
+            "error": f"{type(error).__name__}: {error}",
+            "traceback": "".join(traceback.format_exception(type(error), error, error.__traceback__))[-_SAID:],
+        }
+        with suppress(RuntimeError):
+            self._store.compare_set(_FAILED, "", json.dumps(told))
+        self._break()
+        if self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            self._wait_for_readers()  # the store is this process's, and goes with it
+
+    def _break(self) -> None:
+        """Take the process groups down, so that nobody waits for this rank in a collective."""
+        self._broken = True
+        self._alone += 1  # what listeners still ask of the others is answered by this rank alone
+        take_down = getattr(dist.distributed_c10d, "_abort_process_group", dist.destroy_process_group)
+        with suppress(Exception):
+            take_down()
+
+    def _wait_for_readers(self) -> None:
+        end = time.monotonic() + 5.0
+        others = [f"read/{rank}" for rank in range(1, self.world_size)]
+        with suppress(RuntimeError):
+            while time.monotonic() < end and not self._store.check(others):
+                time.sleep(0.05)
+
+    def failure(self) -> RankFailed | None:
+        told = self._read_failure()
+        if told is None or told["rank"] == self.rank:
+            return None
+        who = f"rank {told['rank']} failed {told['where']}: {told['error']}"
+        return RankFailed(f"{who}\n\nthere it was\n\n{told['traceback']}")
+
+    def _read_failure(self) -> dict[str, Any] | None:
+        try:
+            if not self._store.check([_FAILED]):
+                return None
+            told: dict[str, Any] = json.loads(self._store.get(_FAILED))
+            self._store.set(f"read/{self.rank}", "")
+        except RuntimeError:  # the store is gone, with the process that kept it
+            return None
+        return told
+
+    def reason(self, error: BaseException) -> BaseException:
+        """Return why a collective broke: another rank's failure if that is what it is, else the error itself."""
+        if isinstance(error, RankFailed) or not (isinstance(error, RuntimeError) and _speaks_of_a_lost_rank(error)):
+            return error
+        gone = f"another rank is gone, without a word why (it may have been killed): {_first(error)}"
+        return self.failure() or RankFailed(gone)
+
+    def _look_out(self) -> None:
+        """Wait for the word that a rank failed, and see to it that this process ends."""
+        while not self._over.wait(_LOOKS_EVERY):
+            failure = self.failure()
+            if failure is None:
+                continue
+            if not self._over.wait(self.limit):
+                sys.stderr.write(f"rank {self.rank} didn't end within {self.limit:g} seconds after {failure}\n")
+                sys.stderr.flush()
+                os._exit(1)
+            return
+
+    # -- from any thread -----------------------------------------------------------------------------------
+
+    def post(self, key: str, value: str) -> None:
+        self._store.set(key, value)
+
+    def posted(self, key: str, seconds: float) -> str:
+        end = time.monotonic() + seconds
+        pause, failure = 0.002, None
+        while not self._store.check([key]):
+            if failure is None and (self._broken or self.failure() is not None):
+                failure = self.failure() or TimeoutError("this rank has failed, and the others have gone")
+                end = min(end, time.monotonic() + _TO_FINISH)  # what others have begun they may still finish
+            if time.monotonic() > end:
+                raise failure or TimeoutError(f"no rank has left {key!r} within {seconds:g} seconds")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.1)
+        return str(self._store.get(key).decode())
+
+
+_names: list[int] = []  # of groups in this process: every rank counts alike
+_LOST = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "ncclRemoteError", "remote process")
+
+
+def _speaks_of_a_lost_rank(error: BaseException) -> bool:
+    return isinstance(error, dist.DistBackendError) or any(sign in str(error) for sign in _LOST)
+
+
+def _first(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:300]
+
+
+__all__ = ["LIMIT", "Processes", "joined", "launched"]

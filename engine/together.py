@@ -1,0 +1,82 @@
+"""What the ranks agree on between two transitions, so that all of them take the same edge.
+
+Each rank casts a ballot after every transition but those into *step*, whose batch is in hand. It says what was asked
+for here: a snapshot, a stop, the end of an epoch, a signal. What any rank asked for, all do, after the same transition.
+On the CPU a ballot is counted at once; on an accelerator some transitions later, so that no host waits for another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from . import saving
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+SNAPSHOT, SIGNAL, ASKED = 1, 2, 4
+_IN_HAND = frozenset({"step"})
+"""States in which no ballot is cast."""
+
+
+class Together:
+    """What one rank asks of all.
+
+    Attributes:
+        asked: (field of the state, reason) of what listeners asked for here and isn't agreed on yet.
+        signal: the number of a signal that has come here; None without one.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.signal: int | None = None
+
+    def ask(self, field: str, reason: str) -> None:
+        """Ask that a field of every rank's state gets a reason, where it has none."""
+        self.asked.append((field, reason))
+
+    def attend(self, engine: Engine) -> None:
+        """Cast a ballot, and do what is agreed on."""
+        engine._attention = False
+        engine._do_what_waits()
+        if engine.trainer_state.state in _IN_HAND:
+            saving.collect(engine)
+            return
+        agreed = engine.ranks.vote(self._bits(engine))
+        if agreed & ASKED:
+            self._give_reasons(engine)
+        final = engine.trainer_state.state in engine.machine.final
+        if agreed & SNAPSHOT and not final:
+            engine._snapshot_asked = False
+            saving.wait(engine)
+            engine._snapshot()
+        saving.collect(engine)
+        if agreed & SIGNAL and not final:
+            engine._signal = next(number for number in engine.ranks.gather(self.signal) if number is not None)
+            engine._commit(engine.give_up())
+
+    def _bits(self, engine: Engine) -> int:
+        reason = engine.overdue()
+        if reason and not engine.trainer_state.stop_asked:
+            self.ask("stop_asked", reason)
+        signal = 0 if self.signal is None else SIGNAL
+        return SNAPSHOT * engine._snapshot_asked | signal | ASKED * bool(self.asked)
+
+    def _give_reasons(self, engine: Engine) -> None:
+        """Put what the ranks asked for into the state; of two reasons for one thing, that of the lower rank."""
+        mine, self.asked = self.asked, []
+        wanted: dict[str, Any] = {}
+        for asked in engine.ranks.gather(mine):
+            for field, reason in asked:
+                wanted.setdefault(field, reason)
+        state = engine.trainer_state
+        if "epoch_cut_asked" in wanted and (state.epoch_exhausted or state.state not in ("fetch", "validate")):
+            del wanted["epoch_cut_asked"]  # the epoch has ended while the ranks agreed
+        new = {field: reason for field, reason in wanted.items() if not getattr(state, field)}
+        if new:
+            engine.trainer_state = attrs.evolve(state, **new)
+
+
+__all__ = ["Together"]
