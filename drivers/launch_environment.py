@@ -46,7 +46,7 @@ def launch_of(environ: Mapping[str, str] = os.environ) -> Launch | None:
     missing = [name for name in _NEEDED if not environ.get(name, "").strip()]
     if missing and world_size > 1:
         raise CallerError(
-            f"WORLD_SIZE={world_size}: so many processes were launched to train together, but {' and '.join(missing)} "
+            f"WORLD_SIZE={world_size}: so many processes were launched to train together, but {', '.join(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} not set, by which they find each other: launch them with torchrun"
         )
     if missing:
