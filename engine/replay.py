@@ -28,15 +28,16 @@ class Replay:
     Args:
         run_dir: a run directory.
         machine: the machine whose run it is; None means the training machine.
+        rank: whose journal.
 
     Attributes:
         trainer_state: the state after the transition that is being heard.
         skipped: the moments that were subscribed to and can't be replayed.
     """
 
-    def __init__(self, run_dir: str | Path, machine: Machine | None = None) -> None:
+    def __init__(self, run_dir: str | Path, machine: Machine | None = None, *, rank: int = 0) -> None:
         self.run_dir = Path(run_dir)
-        self.journal = Journal(run_dir)
+        self.journal = Journal(run_dir, rank=rank)
         self.machine = training_machine() if machine is None else machine
         self.listeners = Listeners(self.machine)
         self.trainer_state: Any = None
@@ -114,14 +115,15 @@ class Replay:
         return {fn for name in self.skipped for fn in inside[name]}
 
 
-def replay(run_dir: str | Path, machine: Machine | None = None) -> Replay:
+def replay(run_dir: str | Path, machine: Machine | None = None, *, rank: int = 0) -> Replay:
     """Replay a run's journal: `replay(run_dir).on("step -> validate", fn).run()`.
 
     Args:
         run_dir: a run directory.
         machine: the machine whose run it is; None means the training machine.
+        rank: whose journal.
 
     Raises:
-        JournalError: it isn't a run directory, or its format is newer.
+        JournalError: it isn't a run directory, has no such rank, or its format is newer.
     """
-    return Replay(run_dir, machine)
+    return Replay(run_dir, machine, rank=rank)

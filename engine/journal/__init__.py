@@ -9,8 +9,9 @@ from .damage import Damage
 from .errors import JournalBusy, JournalCorrupt, JournalError, JournalFormat, JournalWriteError
 from .files import Files, make_dirs, rank_directory, write_all, write_file
 from .header import FORMAT, Header, Position
+from .incarnation import Incarnation
 from .lock import JournalLock
-from .reader import Incarnation, Journal
+from .reader import Journal
 from .record import Record, SideRecord
 from .recovery import Cut, Recovery, recover
 from .writer import SEAL_RECORDS, JournalWriter

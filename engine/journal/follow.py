@@ -64,13 +64,13 @@ class Follower:
         for opened in history.segments.get(segment.incarnation, []):
             if opened[0].first_seq > segment.first_seq and not self._past(opened):
                 return opened
-        after = [n for n, _ in history.lineage(history.newest) if n > segment.incarnation]
+        after = [n for n, _ in history.current if n > segment.incarnation]
         return history.segments[after[0]][0] if after else None
 
     def _first_segment(self) -> Opened | None:
         """Return the segment that the first record wanted may stand in."""
         history, begin = self._history, max(self._after, 1)
-        lineage = history.lineage(history.newest)
+        lineage = history.current
         live = [o for n, upto in lineage for o in history.segments[n] if upto is None or o[1].first_seq <= upto]
         before = [opened for opened in live if opened[1].first_seq <= begin]
         return max(before, key=lambda opened: opened[1].first_seq) if before else next(iter(live), None)
@@ -83,7 +83,7 @@ class Follower:
         if newer and self._opened is not None and opened[1].parent is not None:
             self._after = min(self._after, opened[1].parent.seq)
         self._opened, self._offset, self._crc, self._ended = opened, 0, 0, False
-        self._upto = dict(self._history.lineage(self._history.newest)).get(opened[0].incarnation)
+        self._upto = dict(self._history.current).get(opened[0].incarnation)
 
     def _drain(self) -> Iterator[Item]:
         if self._opened is None or self._ended:

@@ -17,6 +17,8 @@ from .record import Item, Record, SideRecord, decode
 from .segments import BadLine, Segment, list_segments, scan_salvage
 from .walk import read_records
 
+Lineage = list[tuple[int, int | None]]
+"""[(incarnation, the last seq of it that counts; None: all)], oldest first."""
 NO_HEADER = Header(
     format=1, run="", rank=0, incarnation=0, first_seq=0, chain="", parent=None, machine="", previous=None, state="",
     schema=1, limits=(), defaults={}, time=0.0,
@@ -30,6 +32,7 @@ class RankHistory:
     Args:
         directory: the rank's directory.
         salvage: pass over damage instead of refusing it.
+        run: the history of the rank that says what the run went through as it stands; None where it is this one.
 
     Attributes:
         segments: by incarnation, its segments in order, with their headers.
@@ -38,9 +41,10 @@ class RankHistory:
         damage: what a salvage passed over.
     """
 
-    def __init__(self, directory: Path, *, salvage: bool = False) -> None:
+    def __init__(self, directory: Path, *, salvage: bool = False, run: RankHistory | None = None) -> None:
         self.directory = directory
         self.salvage = salvage
+        self.run = run
         self.segments: dict[int, list[Opened]] = {}
         self.mark: Mark | None = None
         self.torn: tuple[Path, int] | None = None
@@ -54,6 +58,8 @@ class RankHistory:
             JournalCorrupt: a file is missing, doesn't belong here, or has a damaged header.
             JournalFormat: a file is foreign, or a newer version wrote it.
         """
+        if self.run is not None:
+            self.run.load()
         try:
             self._load()
         except JournalCorrupt:
@@ -117,9 +123,9 @@ class RankHistory:
         """The first transition that an incarnation may hold, >= 1."""
         return max(self.segments[incarnation][0][1].first_seq, 1)
 
-    def lineage(self, incarnation: int) -> list[tuple[int, int | None]]:
+    def lineage(self, incarnation: int) -> Lineage:
         """Return [(incarnation, last seq that counts)], oldest first; None: all of it."""
-        path: list[tuple[int, int | None]] = []
+        path: Lineage = []
         upto: int | None = None
         while incarnation in self.segments:
             if upto is None or upto >= self.first_seq(incarnation):
@@ -131,9 +137,27 @@ class RankHistory:
         return path[::-1]
 
     @property
+    def current(self) -> Lineage:
+        """The live history: the newest incarnation's lineage, as far as the run went that way with this rank.
+
+        Incarnations of one life of the run have the same number on all ranks. A rank that the run was resumed without
+        has none of that life: what it wrote past that point counts no more.
+        """
+        own = self.lineage(self.newest)
+        if self.run is None or not self.run.segments:
+            return own
+        live = dict(self.run.current)
+        while own and own[-1][0] not in live:
+            own.pop()
+        if own:
+            (number, upto), bound = own[-1], live[own[-1][0]]
+            own[-1] = number, bound if upto is None else upto if bound is None else min(upto, bound)
+        return own
+
+    @property
     def beginning(self) -> Position:
         """The point before the live history's first transition."""
-        first = next((i for i, _ in self.lineage(self.newest)), None)
+        first = next((i for i, _ in self.current), None)
         header = None if first is None else self.segments[first][0][1]
         return header.before if header is not None and header.forked else START
 
@@ -146,6 +170,18 @@ class RankHistory:
         if end.record is None:
             return header.before, end.closed
         return Position(incarnation, end.record.seq, end.record.chain), end.closed
+
+    @property
+    def reached(self) -> Position:
+        """Where the live history ends; `START` where there is none."""
+        if not self.current:
+            return START
+        incarnation, upto = self.current[-1]
+        end, _ = self.end(incarnation)
+        if upto is None or end.seq <= upto:
+            return end
+        found = self.seek(incarnation, upto)
+        return START if found is None else Position(incarnation, upto, found.chain)
 
     def _end_by_reading(self, incarnation: int) -> tuple[Position, bool]:
         header = self.segments[incarnation][0][1]
@@ -185,14 +221,17 @@ class RankHistory:
             raise JournalCorrupt(opened[0].path, 0, f"it goes on from {parent}, of which there is no record")
         return check_junction(opened, Position(last, found.seq, found.chain))
 
-    def live(self, sides: bool) -> Iterator[Item]:
-        """Yield the newest incarnation's records, after those of its ancestors that it went on from."""
+    def live(self, sides: bool, start: int = 0) -> Iterator[Item]:
+        """Yield the newest incarnation's records, after those of its ancestors that it went on from.
+
+        Segments that hold nothing from `start` on are passed over unread.
+        """
         end = START
-        for incarnation, upto in self.lineage(self.newest):
+        for incarnation, upto in self.current:
             opened = self.segments[incarnation][0]
             if not self.salvage and not opened[1].forked:
                 check_junction(opened, end)
-            end = yield from self.walk(incarnation, upto, sides)
+            end = yield from self.walk(incarnation, upto, sides, start)
 
     def all(self, sides: bool) -> Iterator[Item]:
         """Yield every incarnation's records, one incarnation after the other."""

@@ -46,11 +46,12 @@ def check_links(directory: Path, segments: dict[int, list[Opened]], names: list[
     if mark is not None and mark.file not in names:
         raise JournalCorrupt(directory / mark.file, 0, "the file is missing, though it is known to have been written")
     runs = {header.run for opened in segments.values() for _, header in opened}
-    for number, incarnation in enumerate(sorted(segments)):
+    numbers, alone = sorted(segments), len(list(directory.parent.glob("rank-*"))) == 1
+    for last, incarnation in itertools.pairwise([-1, *numbers]):
         (segment, header), *_ = segments[incarnation]
-        if number != incarnation:
-            raise JournalCorrupt(segment.path, 0, f"the segments of incarnation {number} are missing")
-        if len(runs) > 1 and header.run != segments[0][0][1].run:
+        if alone and incarnation != last + 1:  # of several ranks, one may have had no part in a life
+            raise JournalCorrupt(segment.path, 0, f"the segments of incarnation {last + 1} are missing")
+        if len(runs) > 1 and header.run != segments[numbers[0]][0][1].run:
             raise JournalCorrupt(segment.path, 0, f"it belongs to another run, {header.run!r}")
         if header.previous is not None or (incarnation == 0 and header.first_seq != 0 and not header.forked):
             raise JournalCorrupt(segment.path, 0, "the segment before it is missing")

@@ -9,45 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-import attrs
-
 from .codec import chained, next_chain
 from .damage import Damage
 from .errors import JournalCorrupt, JournalError
 from .expected import accounts_after, expected_after
 from .follow import Follower
-from .header import Position
 from .history import RankHistory
-from .links import START
+from .incarnation import Incarnation, incarnation_of
 from .record import Item, Record, SideRecord
 from .segments import directory_of, ranks_of
-
-
-@attrs.frozen(kw_only=True)
-class Incarnation:
-    """One life of a run, from its start or a resume to its end.
-
-    Attributes:
-        number: 0 for the first.
-        parent: the position it went on from; None for the first.
-        first_seq: its first transition, >= 1.
-        last_seq: its last one; `first_seq - 1` where it has none.
-        chain: the chain there.
-        files: its segments, in order.
-        opened: when it began, in seconds since 1970.
-        closed: it ended by itself; False while it runs, or after a kill.
-        machine: the digest of its machine's table.
-    """
-
-    number: int
-    parent: Position | None
-    first_seq: int
-    last_seq: int
-    chain: str
-    files: tuple[Path, ...]
-    opened: float
-    closed: bool
-    machine: str
 
 
 class Journal:
@@ -58,9 +28,11 @@ class Journal:
 
     Args:
         run_dir: the run directory.
-        rank: whose journal; "all" merges them by (seq, rank).
+        rank: whose journal; "all" merges them by (seq, rank), and single answers (`seek`, `last`, `chain`,
+            `incarnations`) are those of the lowest rank.
         history: "live" gives what the run went through as it stands: of an incarnation that a later one resumed
-            from, the part before that point. "all" gives every incarnation's records, one after the other.
+            from, the part before that point. A rank that the run was resumed without ends at that point. "all" gives
+            every incarnation's records, one life of the run after the other.
         salvage: pass over damage and go on with the next line that is right; `damage` lists what was passed over.
 
     Raises:
@@ -77,8 +49,19 @@ class Journal:
     ) -> None:
         self.run_dir = Path(run_dir)
         self.ranks = ranks_of(self.run_dir) if rank == "all" else [rank]
+        self._every_rank = rank == "all"
         self._all = history == "all"
-        self._histories = [RankHistory(directory_of(self.run_dir, n), salvage=salvage) for n in self.ranks]
+        self._salvage = salvage
+        self._run: RankHistory | None = None
+        self._histories = [self._history_of(n) for n in self.ranks]
+
+    def _history_of(self, rank: int) -> RankHistory:
+        directory, lowest = directory_of(self.run_dir, rank), ranks_of(self.run_dir)[0]
+        if rank == lowest:
+            return RankHistory(directory, salvage=self._salvage)
+        if self._run is None:  # its headers tell what became of the run, whatever else is wrong with it
+            self._run = RankHistory(directory_of(self.run_dir, lowest), salvage=True)
+        return RankHistory(directory, salvage=self._salvage, run=self._run)
 
     @property
     def torn(self) -> tuple[Path, int] | None:
@@ -93,6 +76,15 @@ class Journal:
     def __iter__(self) -> Iterator[Record]:
         return self._items(sides=False)  # type: ignore[return-value]
 
+    def since(self, seq: int) -> Iterator[Record]:
+        """Iterate over the live transitions from this number on; files that end before it aren't read."""
+        for history in self._histories:
+            history.load()
+        streams = [history.live(sides=False, start=seq) for history in self._histories]
+        for item in heapq.merge(*streams, key=lambda i: (i.seq, i.rank)):
+            if item.seq >= seq:
+                yield item  # type: ignore[misc]
+
     def _items(self, sides: bool) -> Iterator[Item]:
         streams = []
         for history in self._histories:
@@ -100,7 +92,7 @@ class Journal:
             streams.append(history.all(sides) if self._all else history.live(sides))
         if len(streams) == 1:
             return streams[0]
-        return heapq.merge(*streams, key=lambda item: (item.seq, item.rank))
+        return heapq.merge(*streams, key=lambda i: (i.incarnation if self._all else 0, i.seq, i.rank))
 
     def everything(self) -> Iterator[Item]:
         """Iterate over transitions and side records together, as they were written."""
@@ -134,17 +126,15 @@ class Journal:
             JournalError: there is none; it names the range there is.
         """
         history = self._first
-        for incarnation, upto in reversed(history.lineage(history.newest)):
+        for incarnation, upto in reversed(history.current):
             if history.first_seq(incarnation) <= seq and (upto is None or seq <= upto):
                 found = history.seek(incarnation, seq)
                 if found is not None:
                     return found
-        end = self._end(history)
-        there = f"it holds 1 to {end.seq}" if end.seq else "it is empty"
-        raise JournalError(f"the journal of {self.run_dir} has no transition {seq}: {there}")
-
-    def _end(self, history: RankHistory) -> Position:
-        return history.end(history.newest)[0] if history.segments else START
+        before, end = history.beginning.seq, history.reached.seq
+        there = f"it holds {before + 1} to {end}" if end > before else "it is empty"
+        whose = f" of rank {self.ranks[0]}" if self.ranks[0] else ""
+        raise JournalError(f"the journal{whose} of {self.run_dir} has no transition {seq}: {there}")
 
     def __len__(self) -> int:
         total = 0
@@ -155,7 +145,7 @@ class Journal:
             elif self._all:
                 total += sum(history.end(n)[0].seq - history.first_seq(n) + 1 for n in history.segments)
             else:
-                total += self._end(history).seq
+                total += max(history.reached.seq - history.beginning.seq, 0)
         return total
 
     def __bool__(self) -> bool:
@@ -164,20 +154,20 @@ class Journal:
     @property
     def chain(self) -> str:
         """The chain after the last live transition; 16 zeros before the first."""
-        return self._end(self._first).chain
+        return self._first.reached.chain
 
     @property
     def last(self) -> Record | None:
         """The last live transition; None before the first."""
         history = self._first
-        end = self._end(history)
+        end = history.reached
         return self.seek(end.seq) if end.seq > history.beginning.seq else None
 
     @property
     def incarnations(self) -> list[Incarnation]:
         """The lives of the run, oldest first."""
         history = self._first
-        return [_incarnation(history, number) for number in sorted(history.segments)]
+        return [incarnation_of(history, number) for number in sorted(history.segments)]
 
     @property
     def seconds(self) -> float:
@@ -228,6 +218,8 @@ class Journal:
     ) -> Iterator[Item]:
         """Yield the live transitions past `after`, then new ones as they are written. It doesn't end by itself.
 
+        With `rank="all"`, what is there at one look is merged by (seq, rank), and ranks that come later are taken in.
+
         When the run is resumed from an earlier point, the transitions from there on come again, from the new
         incarnation.
 
@@ -241,18 +233,34 @@ class Journal:
         Raises:
             JournalCorrupt: a line is damaged.
         """
-        followers = [Follower(history, after, sides) for history in self._histories]
+        followers: list[Follower] = []
         while True:
             new = False
-            for follower in followers:
-                for item in follower.poll():
-                    new = True
-                    yield item
+            self._take_in_new_ranks()
+            followers += [Follower(history, after, sides) for history in self._histories[len(followers) :]]
+            for item in heapq.merge(*(follower.poll() for follower in followers), key=lambda i: (i.seq, i.rank)):
+                new = True
+                yield item
             if new:
                 continue
             if stop is not None and stop():
                 return
             sleep(poll)
+
+    def _take_in_new_ranks(self) -> None:
+        """Open the journals of ranks that have come since; they come one by one when a run begins."""
+        if self._every_rank:
+            new = [rank for rank in ranks_of(self.run_dir) if rank not in self.ranks]
+            self._histories += [self._history_of(rank) for rank in new]
+            self.ranks += new
+
+    def world_at(self, seq: int) -> int:
+        """Count the ranks that this journal has of the life of the run that a live transition belongs to."""
+        for history in self._histories:
+            history.load()
+        first = self._histories[0]
+        life = max((number for number, _ in first.current if first.first_seq(number) <= seq), default=-1)
+        return sum(life in history.segments for history in self._histories)
 
     def verify_chain(self) -> str:
         """Compute the chain of the live history anew, for every rank; return that of the first one.
@@ -270,20 +278,3 @@ class Journal:
                     reason = f"the chain of seq {record.seq} should be {chain.hex()}, not {record.chain}"
                     raise JournalCorrupt(history.directory, 0, reason)
         return chain.hex()
-
-
-def _incarnation(history: RankHistory, number: int) -> Incarnation:
-    opened = history.segments[number]
-    header = opened[0][1]
-    end, closed = history.end(number)
-    return Incarnation(
-        number=number,
-        parent=header.parent,
-        first_seq=history.first_seq(number),
-        last_seq=end.seq,
-        chain=end.chain,
-        files=tuple(segment.path for segment, _ in opened),
-        opened=header.time,
-        closed=closed,
-        machine=header.machine,
-    )
