@@ -168,11 +168,20 @@ class Driver(abc.ABC):
         return ""
 
     def no_sync(self) -> AbstractContextManager[Any]:
-        """Run the body, a forward and a backward pass, without exchanging gradients; one process has nobody to."""
+        """Run the body, a forward and a backward pass, without exchanging gradients; one process has nobody to.
+
+        The next backward pass outside averages all that have gathered, its own and those made in here, over all ranks.
+        Every batch of an accumulation window but the one that closes it runs in here, so an update finds gradients that
+        were exchanged once. A rank may make none for some batches in here, and these count as zeros.
+        """
         return nullcontext()
 
     def exchange_gradients(self) -> None:
-        """Average the gradients that were made under `no_sync` over all ranks, since no backward pass will do it."""
+        """Average the gradients that were made under `no_sync` over all ranks, since no backward pass will do it.
+
+        It is called where a window turns out to end after its last batch, before they are unscaled. A rank without the
+        gradient of a parameter, of which another has one, counts as zero and gets the average too.
+        """
 
     @abc.abstractmethod
     def scale_gradients(self, factor: float) -> None:
@@ -212,7 +221,11 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def optimizer_step(self) -> bool:
-        """Take one step of all optimizers; False if it was skipped."""
+        """Take one step of all optimizers; False if it was skipped.
+
+        All ranks answer alike. Where they hold the same gradients, a gradient scaler finds an overflow on all of them
+        or on none, wherever in the window it was; a driver whose ranks hold different ones has them agree before.
+        """
 
     def leave_out_step(self) -> None:
         """Hear that an update won't be taken, though its gradients are there and may have been unscaled."""
@@ -395,6 +408,10 @@ class Driver(abc.ABC):
     def mean_of(self, value: Any) -> Any:
         """Return a number, or the mean of a tensor's elements where it lies; None for what is neither."""
         return value if isinstance(value, (int, float)) else None
+
+    def scalar(self, value: Any) -> Any:
+        """Return a number, or a tensor of one where it lies on a device, which isn't waited for; None for all else."""
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     def samples_of(self, batch: Any, whole: bool) -> int:
         """Return how many samples a batch of an evaluation holds.

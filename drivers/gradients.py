@@ -1,4 +1,4 @@
-"""The norm of gradients, and clipping them. Nothing here waits for a device, unless an error is asked for."""
+"""The norm of gradients, scaling and clipping them. Nothing here waits for a device, unless an error is asked for."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ def norm(parameters: Iterable[torch.Tensor], norm_type: float = 2.0) -> torch.Te
     return found
 
 
+def scale(parameters: Iterable[torch.Tensor], factor: float) -> None:
+    """Multiply all gradients by a factor."""
+    grads = [p.grad for p in parameters if p.grad is not None]
+    dense = [g for g in grads if not g.is_sparse]
+    if dense:
+        torch._foreach_mul_(dense, factor)
+    for grad in grads:
+        if grad.is_sparse:
+            grad.mul_(factor)
+
+
 def clip_by_norm(
     parameters: Sequence[torch.Tensor], most: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> torch.Tensor:
@@ -35,4 +46,4 @@ def clip_by_value(parameters: Sequence[torch.Tensor], most: float) -> None:
     nn.utils.clip_grad_value_(parameters, most)
 
 
-__all__ = ["clip_by_norm", "clip_by_value", "norm"]
+__all__ = ["clip_by_norm", "clip_by_value", "norm", "scale"]

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 LAG = 8
@@ -30,6 +31,20 @@ def read_scalar(value: Any) -> float | None:
         if read is not None:  # host memory, read where it lies: no operator is dispatched for it
             return read(value.data_ptr()).value  # type: ignore[no-any-return]
     return value if value is None else float(value)
+
+
+def scalar(value: Any) -> Any:
+    """Return a number, or a tensor of one element where it lies, which is on a device then; None for all else."""
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iuf":
+        value = torch.as_tensor(value)
+    if not isinstance(value, torch.Tensor):
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if value.numel() != 1 or value.dtype == torch.bool or value.is_complex():
+        return None
+    if value.is_cpu:
+        return value.item()
+    exact = torch.float32 if value.device.type == "mps" else torch.float64  # which that device hasn't got
+    return value.detach().reshape(()).to(exact)
 
 
 class Losses:

@@ -39,14 +39,19 @@ class Precision:
 
 def unscale(scaler: Any, optimizers: Sequence[Any]) -> None:
     """Unscale the gradients of all optimizers, but of those that somebody has unscaled in this window."""
-    for optimizer in optimizers if scaler.is_enabled() else ():
+    for optimizer in optimizers if _has_scaled(scaler) else ():
         with contextlib.suppress(RuntimeError):  # it has been called already
             scaler.unscale_(optimizer)
 
 
+def _has_scaled(scaler: Any) -> bool:
+    """Say whether a scaler has ever multiplied a loss; before, it lacks what its other methods need."""
+    return scaler.is_enabled() and scaler._scale is not None
+
+
 def forget_unscaled(scaler: Any) -> None:
-    """Have a scaler forget whose gradients were unscaled, after a step that an error ended; its scale stays."""
-    if scaler.is_enabled() and scaler._scale is not None:
+    """Have a scaler forget whose gradients were unscaled, after an update that wasn't taken; its scale stays."""
+    if _has_scaled(scaler):
         scaler.update(scaler.get_scale())
 
 
@@ -59,6 +64,31 @@ def overflowed(scaler: Any, optimizers: Sequence[Any]) -> bool:
         return False
     unscale(scaler, optimizers)
     return any(found.item() for o in optimizers for found in scaler._found_inf_per_device(o).values())
+
+
+def take_step(scaler: Any, optimizers: Sequence[Any]) -> bool:
+    """Take one step of all optimizers, or of none where gradients overflowed, and say whether it was taken.
+
+    The scale moves once, however many optimizers there are. One without any gradient, which a scaler refuses, takes a
+    step that does nothing, as it does without a scaler.
+    """
+    before = scaler.get_scale()
+    with_gradients = [optimizer for optimizer in optimizers if _has_gradients(optimizer)]
+    if len(with_gradients) <= 1 or not overflowed(scaler, with_gradients):
+        for optimizer in optimizers:
+            if optimizer in with_gradients:
+                scaler.step(optimizer)
+            else:
+                optimizer.step()
+    if with_gradients:
+        scaler.update()
+    else:
+        forget_unscaled(scaler)
+    return bool(scaler.get_scale() >= before)
+
+
+def _has_gradients(optimizer: Any) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def _scaler(device: torch.device, options: Any) -> Any:

@@ -29,7 +29,7 @@ from .loaders import BatchSource, EvaluationSource, check_loader, hash_ids, sett
 from .loaders.kept import KeptSource
 from .loss_faults import fault_of
 from .measuring import LAG, Losses, read_scalar, scalar
-from .precision import choose_precision, forget_unscaled, overflowed, unscale
+from .precision import choose_precision, forget_unscaled, take_step, unscale
 from .summary import summary
 from .trials import Trials
 from .weights import copy_weights, has_weights, put_weights
@@ -269,12 +269,7 @@ class TorchDriver(Evaluations, Trials):
             for optimizer in self.optimizers:
                 optimizer.step()
             return True
-        before = self._scaler.get_scale()
-        if len(self.optimizers) == 1 or not overflowed(self._scaler, self.optimizers):
-            for optimizer in self.optimizers:
-                self._scaler.step(optimizer)
-        self._scaler.update()  # once a window, however many optimizers there are
-        return bool(self._scaler.get_scale() >= before)
+        return take_step(self._scaler, self.optimizers)
 
     def gradient_norm(self, norm_type: float = 2.0) -> torch.Tensor:
         return gradients.norm(self._parameters(), norm_type)

@@ -22,6 +22,7 @@ from .callbacks.snapshot_policy import in_seconds
 from .checks import as_callbacks
 from .elsewhere import ARGUMENTS_ELSEWHERE, instead
 from .events import Filter
+from .weighting import Weighting
 
 SETTINGS: dict[str, Any] = {
     # the reference trainer's keyword arguments, with their defaults
@@ -41,6 +42,7 @@ SETTINGS: dict[str, Any] = {
     "perform": None,
     "max_time": None,
     "accumulation_tail": "flush",
+    "loss_weight": None,
     "requeue": None,
     "keep_snapshots": None,
     "on_snapshot_fault": "raise",
@@ -55,12 +57,13 @@ SETTINGS: dict[str, Any] = {
     "set_grad_to_none": True,
     "torch_non_blocking": True,
     "torch_kwargs": None,
+    "processes": None,
+    "output_from_new_proc": "only_error",
     # accepted for code written for it; with one process they change nothing
     "data_device": None,
     "torch_ddp_kwargs": None,
     "use_dist_sampler": None,
     "use_eval_dist_sampler": None,
-    "output_from_new_proc": "only_error",
     "check_dataloader_legality": True,
 }
 
@@ -242,6 +245,18 @@ def step_fn(fn: Any, name: str = "batch_step_fn", first: str = "trainer") -> Cal
     return fn  # type: ignore[no-any-return]
 
 
+def weighting(given: Any) -> Weighting | None:
+    """Check what micro-batches count by."""
+    if given is None or (isinstance(given, str) and given):
+        return None if given is None else Weighting(given)
+    if not callable(given) or needed(given) != 2:
+        raise CallerError(
+            "loss_weight must be 'samples', the name of an output, a function of (outputs, batch), or None, not "
+            f"{given!r}"
+        )
+    return Weighting(given)
+
+
 def one_mapping(which: str, shared: Any, own: Any) -> Callable[[Any], Any] | None:
     """Choose between a mapping for both and one for training or evaluation alone."""
     if shared is not None and own is not None:
@@ -270,10 +285,22 @@ def driver_options(driver: Any, precision: Any, fp16: bool, given: dict[str, Any
         "set_grad_to_none": nested.get("set_grad_to_none", given["set_grad_to_none"]),
         "non_blocking": nested.get("non_blocking", given["torch_non_blocking"]),
         "scaler_options": nested.get("gradscaler_kwargs"),
+        "ddp_options": {**(given["torch_ddp_kwargs"] or {}), **nested.get("ddp_kwargs", {})},
+        "share": given["use_dist_sampler"],
+        "eval_share": given["use_eval_dist_sampler"],
+        "processes": given["processes"],
+        "output_from_new_proc": given["output_from_new_proc"],
     }
 
 
-_OF_THE_DRIVER = ("train_fn", "model_wo_auto_param_call", "set_grad_to_none", "torch_non_blocking", "torch_kwargs")
+_OF_THE_DRIVER = (
+    "train_fn",
+    "model_wo_auto_param_call",
+    "set_grad_to_none",
+    "torch_non_blocking",
+    "torch_kwargs",
+    "processes",
+)
 _IN_TORCH_KWARGS = ("ddp_kwargs", "fsdp_kwargs", "gradscaler_kwargs", "set_grad_to_none", "non_blocking")
 
 

@@ -22,10 +22,14 @@ from . import arguments
 from .custom_loop import CustomLoop
 from .listeners import Listeners
 from .losses import total
+from .weighting import Weighting
 
 _SETTLED = 10  # losses
 
-_OF_A_STEP = ("_losses", "_divisor", "_closes", "_custom_loop", "step_skipped", "last_loss", "batch", "batch_indices")
+_OF_A_STEP = (
+    *("_losses", "_divisor", "_closes", "_custom_loop", "_weighting"),
+    *("step_skipped", "last_loss", "batch", "batch_indices", "_given"),
+)
 
 
 @attrs.frozen
@@ -57,6 +61,7 @@ class Finders:
     seed: int
     _running: bool
     _custom_loop: CustomLoop | None
+    _weighting: Weighting | None
     _losses: list[Any]
     _divisor: int
     _closes: bool
@@ -157,7 +162,7 @@ class Finders:
     def _tried(self, batch: Any) -> float:
         """Take one step, and return its loss, waiting for the device."""
         self._losses = []
-        self._divisor, self._closes, self._custom_loop = 1, True, None
+        self._divisor, self._closes, self._custom_loop, self._weighting = 1, True, None, None
         self._step_fn(self, batch)
         assert self.driver is not None
         return float(self.driver.plain(total(self._losses)))

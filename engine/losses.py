@@ -64,14 +64,20 @@ def check_logged(values: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) ->
         raise CallerError(f"log takes name -> number, not {name!r}: {told}")
 
 
-def backward(driver: Driver, loss: Any, divisor: int) -> None:
+def backward(driver: Driver, loss: Any, divisor: int, weight: Any = None) -> None:
     """Add a loss's gradients.
+
+    Args:
+        driver: goes backward.
+        loss: what a training step made.
+        divisor: what its gradients are divided by.
+        weight: a number, or a tensor of one, that the loss is multiplied with before; None: it isn't.
 
     Raises:
         LossFault: it can have none; it says what the loss is. Whatever else goes wrong is raised as it is.
     """
     try:
-        driver.backward(loss, divisor)
+        driver.backward(loss if weight is None else loss * weight, divisor)
     except Exception as error:
         fault = driver.loss_fault(loss)
         if fault:

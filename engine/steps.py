@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 import attrs
@@ -24,6 +24,7 @@ from .evaluator import Evaluator
 from .legality import Check
 from .listeners import Listeners
 from .losses import backward, check_logged, extract_loss, total
+from .weighting import Weighting
 
 _stepped = maker(Stepped, "loss", "lr", "samples", "rng", "closed", "skipped", "late")
 
@@ -34,7 +35,8 @@ class Steps:
     Attributes:
         accumulation_steps: micro-batches in a full window.
         last_loss: the loss of the last step that has been measured; None before the first.
-        step_skipped: the last update was skipped, by the gradient scaler or by a listener.
+        step_skipped: the last update was skipped, by the gradient scaler or by a listener, or since nothing in its
+            window weighed anything.
     """
 
     # what the other parts of a trainer bring
@@ -57,6 +59,8 @@ class Steps:
     step_skipped: bool = False
     _check: Check | None = None
     _custom_loop: CustomLoop | None = None
+    _weighting: Weighting | None = None
+    _given: Any = None  # the batch that `train_step` got last
     _losses: list[Any]
     _measured: bool = True  # what a step measured is recorded
     _rates: Sequence[float] = ()  # that the update of the batch in work used
@@ -86,14 +90,17 @@ class Steps:
 
     def train_step(self, batch: Any) -> Any:
         """Run the model on a batch, under the precision, and map its outputs."""
+        if self._weighting is not None:
+            self._given = batch
         outputs = self.driver.train_step(batch)  # type: ignore[union-attr]
         return outputs if self._output_mapping is None else self._output_mapping(outputs)
 
     def backward(self, outputs: Any) -> None:
-        """Add the gradients of the outputs' loss, divided by the micro-batches in the window.
+        """Add the gradients of the outputs' loss, divided by the micro-batches in the window, or weighed.
 
         Raises:
             LossFault: the outputs hold no loss, or one that can have no gradients.
+            CallerError: the outputs or the batch have no weight, though the losses are weighed.
         """
         inside = self.listeners.inside
         if self._custom_loop is not None:
@@ -102,19 +109,38 @@ class Steps:
             self._hear_inside("on_before_backward", outputs)
         loss = extract_loss(outputs)
         self._losses.append(loss)
-        backward(self.driver, loss, self._divisor)  # type: ignore[arg-type]
+        if self._weighting is None:
+            backward(self.driver, loss, self._divisor)  # type: ignore[arg-type]
+        else:
+            self._backward_weighed(self._weighting, outputs, loss)
         if "on_after_backward" in inside:
             self._hear_inside("on_after_backward")
+
+    def _backward_weighed(self, weighting: Weighting, outputs: Any, loss: Any) -> None:
+        """Add the gradients of a loss by its weight.
+
+        A batch without any weight is passed over where its backward pass isn't needed for an exchange: the loss of no
+        target is often no number, nor are its gradients.
+        """
+        driver, given = self.driver, self.batch if self._given is None else self._given
+        weight = weighting.add(driver, outputs, given, given is self.batch, self.accumulation_steps)  # type: ignore[arg-type]
+        passed_over = isinstance(weight, (int, float)) and weight == 0
+        if not passed_over or self._exchanges():
+            backward(driver, loss, 1, weight)  # type: ignore[arg-type]
+
+    def _exchanges(self) -> bool:
+        """Say whether the backward pass of the batch in work exchanges gradients between ranks."""
+        return self._closes and self.driver.world_size > 1  # type: ignore[union-attr]
 
     def step(self) -> None:
         """Take the optimizer step, if this batch closes the accumulation window."""
         if not self._closes:
             return
         inside, driver = self.listeners.inside, self.driver
-        left_out = False
+        left_out = self._weighting is not None and not self._weighting.close(driver)  # type: ignore[arg-type]
         if "on_before_optimizer_step" in inside:
             driver.unscale()  # type: ignore[union-attr]
-            self._leave_out = False
+            self._leave_out = left_out
             self._hear_inside("on_before_optimizer_step", driver.optimizers)  # type: ignore[union-attr]
             left_out, self._leave_out = bool(self._leave_out), None
         if self._measured or self.listeners.hear_events:  # now, since a schedule may move right after the update
@@ -147,6 +173,8 @@ class Steps:
         if "on_before_zero_grad" in inside:
             self._hear_inside("on_before_zero_grad", driver.optimizers)  # type: ignore[union-attr]
         driver.zero_grad()  # type: ignore[union-attr]
+        if self._weighting is not None:
+            self._weighting.clear()
         if "on_after_zero_grad" in inside:
             self._hear_inside("on_after_zero_grad", driver.optimizers)  # type: ignore[union-attr]
 
@@ -176,8 +204,15 @@ class Steps:
         return self.driver.to_device(batch)  # type: ignore[union-attr]
 
     def get_no_sync_context(self) -> AbstractContextManager[Any]:
-        """Return what a forward and a backward pass run in while gradients aren't exchanged; see `Driver.no_sync`."""
-        return self.driver.no_sync()  # type: ignore[union-attr]
+        """Return what the forward and the backward pass of the batch in work run in; for a loop of the user's own.
+
+        Inside an accumulation window the ranks exchange no gradients; the batch that closes it exchanges those of all.
+        A step of the user's own runs in it as it is.
+        """
+        if self._custom_loop is not None:
+            self._closes = self._custom_loop.closes(self)
+        driver = self.driver
+        return nullcontext() if self._closes or driver.world_size == 1 else driver.no_sync()  # type: ignore[union-attr]
 
     def extract_loss_from_outputs(self, outputs: Any) -> Any:
         """Return the loss in a step's outputs; see `extract_loss`."""
@@ -198,7 +233,11 @@ class Steps:
         self.step_skipped = False
         self._rates = ()
         losses = self._losses = []
-        self._step_fn(self, self.batch)
+        if self._closes or driver.world_size == 1:  # type: ignore[union-attr]
+            self._step_fn(self, self.batch)
+        else:
+            with driver.no_sync():  # type: ignore[union-attr]
+                self._step_fn(self, self.batch)
         if self._check is not None:
             self._check = self._check.after_step()
         self._losses = []
@@ -218,8 +257,34 @@ class Steps:
             event = _stepped(loss, (), driver.batch_samples, 0, self._closes, self.step_skipped, late)  # type: ignore[union-attr]
         if self.evaluator is not None and self._due.after_step(self, state, event, self._recorded):
             event = attrs.evolve(event, validate_due=True)
-        self.batch = self.batch_indices = None
+        self.batch = self.batch_indices = self._given = None
         return event
+
+    def _flush(self, state: TrainerState) -> None:
+        """Take the update of an open window that turned out to end here.
+
+        Its micro-batches were worked off as those of a longer one: divided by its length, and without an exchange of
+        gradients, since a batch that was still to come would have made it.
+        """
+        driver = self.driver
+        driver.exchange_gradients()  # type: ignore[union-attr]
+        if self._weighting is None:
+            driver.scale_gradients(window_size(state, self.accumulation_steps) / state.accumulated)  # type: ignore[union-attr]
+        self.step()
+
+    def _window(self) -> dict[str, Any]:
+        """Return what goes with the gradients of the open window."""
+        return {} if self._weighting is None else {"window": self._weighting.state(self.driver)}  # type: ignore[arg-type]
+
+    def _take_window(self, held: Mapping[str, Any]) -> None:
+        """Take back what `_window` returned."""
+        if self._weighting is not None and "window" in held:
+            self._weighting.load(held["window"])
+
+    def _lengthen(self, before: int, now: int) -> None:
+        """Have the gradients of the open window divided by another length."""
+        if self._weighting is None and before != now:
+            self.driver.scale_gradients(before / now)  # type: ignore[union-attr]
 
     @staticmethod
     def _default_step(trainer: Any, batch: Any) -> None:

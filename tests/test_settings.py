@@ -171,6 +171,7 @@ FIXED: dict[str, tuple[dict[str, Any], str]] = {
     "seed": ({"seed": 8}, "seed is 7, this trainer's 8"),
     "accumulation_steps": ({"accumulation_steps": 3}, "accumulation_steps is 2, this trainer's 3"),
     "accumulation_tail": ({"accumulation_tail": "drop"}, "accumulation_tail is carry, this trainer's drop"),
+    "loss_weight": ({"loss_weight": "samples"}, "loss_weight is None, this trainer's samples"),
     "data": ({"n": 14}, "data is Indexed of 12 samples by .*, this trainer's Indexed of 14 samples"),
     "overfit_batches": ({"overfit_batches": 2}, "overfit_batches is 0, this trainer's 2"),
 }
