@@ -226,8 +226,9 @@ class TorchDriver(Evaluations, Trials):
             raise
         if batch is NO_BATCH:
             return NO_BATCH
-        ids = self.batch_ids = source.ids  # type: ignore[union-attr]
-        self.batch_samples = len(ids) if ids is not None else batch_size(batch)
+        ids, samples = source.ids, source.samples  # type: ignore[union-attr]
+        self.batch_ids = ids
+        self.batch_samples = samples or (len(ids) if ids is not None else batch_size(batch))
         if self.input_mapping is not None:
             batch = self.input_mapping(batch)
         return batch if self._on_cpu else self.to_device(batch)

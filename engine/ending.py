@@ -108,12 +108,15 @@ def close(engine: Engine) -> None:
     steps.append(lambda: _release(engine))
     if recorder is not None:
         steps[1:1] = [recorder.close]
+    if pending is None or engine._heeded:
+        steps[1:1] = [engine.ranks.barrier]  # rank 0 may keep the store, and others may have something to read there yet
     for step in steps:
         try:
             step()
         except BaseException as error:
             if pending is None:
                 pending = error
+                engine.ranks.note_failure(error, "at the end of the run")
             else:
                 attach(pending, error)
     engine._recorder = engine._closing = None

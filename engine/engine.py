@@ -170,10 +170,10 @@ class Engine:
 
     @property
     def journal(self) -> Journal | None:
-        """A reader of this run's journal; None where nothing is kept on disk or nothing was recorded yet."""
+        """A reader of this rank's journal; None where nothing is kept on disk or nothing was recorded yet."""
         if self.run_dir is None or not recording.holds_a_run(self.run_dir):
             return None
-        return Journal(self.run_dir)
+        return Journal(self.run_dir, rank=self.ranks.rank)
 
     def stop(self, reason: str = "stop()") -> None:
         """Ask the run to stop at the next transition; the request is part of the state, so it survives a crash.
