@@ -8,6 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .among_ranks import (
+    all_gather,
+    all_rank_call,
+    broadcast_object,
+    is_rank_zero,
+    rank,
+    rank_zero_call,
+    seed_everything,
+    world_size,
+)
 from .choose import choose_driver
 from .driver import NO_BATCH, Driver
 from .errors import LossFault, MatchFault, RestoreFault, SamplerFault
@@ -71,9 +81,17 @@ __all__ = [
     "UnrepeatedRandomSampler",
     "UnrepeatedSequentialSampler",
     "UnrepeatedSortedSampler",
+    "all_gather",
+    "all_rank_call",
+    "broadcast_object",
     "choose_driver",
+    "is_rank_zero",
+    "rank",
+    "rank_zero_call",
     "replace_batch_sampler",
     "replace_sampler",
+    "seed_everything",
+    "world_size",
 ]
 
 

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from tachograph.states.errors import CallerError
 
 from . import storage
-from .ranks import RankFailed, Ranks
+from .ranks import RankFailed, Ranks, join
 
 LIMIT = 30.0
 """Seconds that a process has to end by itself after another rank has failed; then it is ended."""
@@ -32,16 +32,6 @@ _LOOKS_EVERY = 0.5
 _TO_FINISH = 10.0  # seconds that is waited for other ranks' work after one has failed
 _FAILED = "failed"
 _SAID = 100_000  # characters of a traceback that travel
-
-
-def launched() -> int:
-    """Return how many processes were launched to train together, or have formed a group already; 1 if none were."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_world_size()
-    said = os.environ.get("WORLD_SIZE", "").strip() or "1"
-    if not said.isdecimal() or said == "0":
-        raise CallerError(f"the environment says WORLD_SIZE={said!r}: it must be the number of processes, from 1")
-    return int(said)
 
 
 def joined(on_cpu: bool, lag: int) -> Processes:
@@ -69,6 +59,7 @@ def joined(on_cpu: bool, lag: int) -> Processes:
         _held.clear()
         held = _held[group] = Processes()
     held.lag = lag
+    join(held)
     return held
 
 
@@ -99,6 +90,10 @@ class Processes(Ranks):
         self._over = threading.Event()
         self._watch: threading.Thread | None = None
         self._broken = False
+
+    @property
+    def there(self) -> bool:
+        return self._broken or dist.is_initialized()
 
     # -- agreeing ------------------------------------------------------------------------------------------
 
@@ -283,4 +278,4 @@ def _first(error: BaseException) -> str:
     return str(error).strip().splitlines()[0][:300]
 
 
-__all__ = ["LIMIT", "Processes", "joined", "launched"]
+__all__ = ["LIMIT", "Processes", "joined"]

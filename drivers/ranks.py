@@ -36,6 +36,11 @@ class Ranks:
         """Whether this is rank 0, which writes what is written once."""
         return self.rank == 0
 
+    @property
+    def there(self) -> bool:
+        """Whether they still are this process's; no longer if the user has taken their group down."""
+        return True
+
     def vote(self, bits: int) -> int:
         """Cast this rank's bits, and return those of all ranks, or'ed, of the newest ballot that is counted.
 
@@ -103,4 +108,17 @@ class Ranks:
 ALONE = Ranks()
 """What a driver of one process has."""
 
-__all__ = ["ALONE", "RankFailed", "Ranks"]
+_joined: list[Ranks] = [ALONE]
+
+
+def join(ranks: Ranks) -> None:
+    """Say that this process belongs to these ranks from now on."""
+    _joined[:] = [ranks]
+
+
+def current() -> Ranks:
+    """Return the ranks that this process belongs to; `ALONE` before it has joined any."""
+    return _joined[0] if _joined[0].there else ALONE
+
+
+__all__ = ["ALONE", "RankFailed", "Ranks", "current", "join"]

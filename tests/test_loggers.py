@@ -25,7 +25,6 @@ import torch
 from tachograph.drivers import NO_BATCH, StubDriver
 from tachograph.drivers.measuring import Losses
 from tachograph.engine import CSVLogger, Journal, Logger, Monitor, NanGuard, TensorBoardLogger, replay
-from tachograph.engine.callbacks.loggers.rank import rank
 from tachograph.states.errors import CallerError
 from tests.jobs.forks import Forks
 from tests.jobs.logged_job import BACKENDS, build, logger_of, store_of
@@ -594,13 +593,6 @@ def test_a_run_goes_on_with_a_logger_that_it_had_not_and_the_log_begins_there(ru
 
 
 # -- ranks, extras, faults ---------------------------------------------------------------------------------
-
-
-def test_the_rank_is_what_the_launch_says() -> None:
-    """K12, C4."""
-    assert [rank({}), rank({"RANK": ""}), rank({"RANK": "0"}), rank({"RANK": "3"})] == [0, 0, 0, 3]
-    with pytest.raises(CallerError, match="RANK='first'"):
-        rank({"RANK": "first"})
 
 
 @backends()

@@ -6,10 +6,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from tachograph.drivers import is_rank_zero
 from tachograph.engine.notes import message
 from tachograph.states.errors import CallerError
-
-from .rank import rank
 
 _RAREST = 10  # powers of two
 
@@ -29,7 +28,7 @@ class Attempts:
 
     def done(self, act: Callable[..., Any], *given: Any) -> bool:
         """Do something; False if it failed and that is borne."""
-        if rank():
+        if not is_rank_zero():
             return True
         try:
             act(*given)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from importlib.util import find_spec
 
+from tachograph.drivers.among_ranks import local_rank
 from tachograph.states.errors import CallerError
 
 from .display import Display
@@ -76,9 +77,3 @@ def _is_terminal(stream: Stream) -> bool:
 def in_ci() -> bool:
     """Say whether a build server runs this program; its log shows every line that is drawn over as one more."""
     return os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
-
-
-def local_rank() -> int:
-    """Return which of this machine's processes this one is, by what the launcher says; 0 without a launcher."""
-    text = os.environ.get("LOCAL_RANK", "")
-    return int(text) if text.isdecimal() else 0
