@@ -49,12 +49,14 @@ class Captures(Driver):
         Optimizer entries are numbered in their order. A batch that isn't plain data is left to be fetched again. Ranks
         but the first leave out what all have: the weights and the optimizers.
         """
+        return self._captured(extra, batch, self.ranks.first)
+
+    def _captured(self, extra: Mapping[str, Any], batch: Any, whole: bool) -> dict[str, Any]:
         staging, self._staging = Staging(self._staging), None  # it comes back when this capture is written
         states = generators.capture()
         grads = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
         in_hand = batch is not NO_BATCH
         plain = in_hand and storage.is_plain(batch)
-        whole = self.ranks.first
         return {
             "staging": staging,
             "model": staging.copied("model", self.model.state_dict()) if whole else None,
@@ -124,6 +126,7 @@ class Captures(Driver):
             return NO_BATCH
         if self._scaler is not None:
             self._scaler.load_state_dict(restoring.scaler_state(rest["scaler"], old["scaler"], new["scaler"]))
+            self._scaler.scale(torch.zeros((), device=self.device))  # else it can't divide gradients it hasn't made
         for name, parameter in self.model.named_parameters():
             grad = rest["gradients"].get(name)
             parameter.grad = None if grad is None else grad.to(parameter.device)

@@ -10,6 +10,7 @@ from typing import Any
 from . import hyperparameters, profiling, trying
 from .captures import Captures
 from .deterministic import debugged
+from .driver import NO_BATCH
 from .precision import forget_unscaled
 
 
@@ -34,12 +35,12 @@ class Trials(Captures):
         built, source = self._built, self._source
         with trying.buffers_kept(self.model), trying.groups_kept(self.optimizers), trying.data_kept(self._loader):
             self._source = None  # what is read for a trial isn't read from there
-            held = self.capture({})
+            held = self._captured({}, NO_BATCH, whole=True)
             try:
                 yield
             finally:
                 self.tidy_up()
-                self.restore((held["model"], {**held, "faults": {}}))
+                self.restore((held["model"], {**held, "faults": {}, "buffers": {}, "new_rank": False}))
                 self.restore_generators()
                 self._source, self._built, self._staging = source, built, None
 
