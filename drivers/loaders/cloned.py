@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader
 
 from tachograph.drivers import generators, seeding
 from tachograph.drivers.driver import NO_BATCH
+from tachograph.drivers.ranks import ALONE, Ranks
+from tachograph.states.errors import CallerError
 
 from .double import is_torchdata, iterates_as_torch
 from .handed import Handed, HandedCollate, HandedOne, HandingSampler, handed_dataset
@@ -32,16 +34,27 @@ class ClonedSource(MapStyle):
         seed: of the run.
         max_batches: batches to use of an epoch; -1 uses all.
         tell: takes sentences for the user.
+        ranks: over which the order is dealt out.
+        draws: the seed of what data draws; None: that of the run.
     """
 
-    def __init__(self, dataloader: DataLoader[Any], seed: int, max_batches: int, tell: Tell = warned) -> None:
-        super().__init__(dataloader, seed, max_batches, tell)
+    def __init__(
+        self,
+        dataloader: DataLoader[Any],
+        seed: int,
+        max_batches: int,
+        tell: Tell = warned,
+        ranks: Ranks = ALONE,
+        draws: int | None = None,
+    ) -> None:
+        super().__init__(dataloader, seed, max_batches, tell, ranks, draws)
+        self._is_dealt = ranks.world_size > 1
         self._own_iterator = not iterates_as_torch(dataloader)
         self._generator = Generator()
         self._ours: dict[str, Any] = {
             "sampler" if self._single else "batch_sampler": HandingSampler(self._sampler, self._hand_out),
             "dataset": handed_dataset(dataloader.dataset),
-            "collate_fn": HandedCollate(Reader(dataloader.dataset, dataloader.collate_fn, seed, self._single)),
+            "collate_fn": HandedCollate(Reader(dataloader.dataset, dataloader.collate_fn, self._draws, self._single)),
             "generator": self._generator,
             "in_order": True,  # batches in any order would be another order each time
         }
@@ -49,18 +62,19 @@ class ClonedSource(MapStyle):
         self._double = self._workers.double(dataloader, self._ours, DataLoader if is_torchdata(dataloader) else None)
         self._batches: Iterator[Any] | None = None
         self._entries: Iterator[Any] = iter(())
-        self._handed: deque[list[Any]] = deque()
+        self._handed: deque[tuple[list[Any], int | None]] = deque()  # ids, and the samples of that step
         self._epoch = self._at = self._skip = 0
         self._asked = self._unordered = False
 
     def _hand_out(self) -> Iterator[Any]:
-        kind, epoch, place = (HandedOne if self._single else Handed), self._epoch, self._place
+        kind, epoch = (HandedOne if self._single else Handed), self._epoch
         for entry in self._entries:
             self._asked = True
             ids = self._ids_in(entry)
-            self._handed.append(ids)
+            self._handed.append((ids, self.samples))
+            place = self._place
+            self._place = place + len(ids)
             yield kind(entry, epoch, place)
-            place += len(ids)
 
     def open(self, epoch: int, done: int, samples: int | None = None) -> int | None:
         self._generator.manual_seed(generators.derive(self._seed, "workers", epoch))
@@ -77,13 +91,14 @@ class ClonedSource(MapStyle):
         try:
             batch = self._fetched()
         except BaseException:
-            self.ids = self._workers.asked_of_the_dead(self._handed) or (self._handed[0] if self._handed else None)
+            asked = [ids for ids, _ in self._handed]
+            self.ids = self._workers.asked_of_the_dead(asked) or (asked[0] if asked else None)
             raise
         if batch is not NO_BATCH and self._own_iterator:
             batch = self._checked(batch)
         if batch is NO_BATCH:
             return self._ended()
-        self.ids = self._handed.popleft() if self._handed else None
+        self.ids, self.samples = self._handed.popleft() if self._handed else (None, None)
         self._at += 1
         return batch
 
@@ -96,6 +111,12 @@ class ClonedSource(MapStyle):
     def _checked(self, batch: Any) -> Any:
         """Find out whether a user's own iterator asks for entries; if it doesn't, go by the number of its batches."""
         if not self._asked and not self._unordered:
+            if self._is_dealt:
+                raise CallerError(
+                    f"the iterator of {type(self._loader).__name__} doesn't ask its sampler for samples, so they can't "
+                    "be dealt out over ranks: let its __iter__ go over super().__iter__(), or say "
+                    "use_dist_sampler=False if it reads what its rank is to read"
+                )
             self._unordered, self._at, self._skip = True, 0, self._at
             self._tell(
                 f"the iterator of {type(self._loader).__name__} doesn't ask its sampler for samples, so its batches "
@@ -115,7 +136,7 @@ class ClonedSource(MapStyle):
 
     def _ended(self) -> Any:
         if self._handed and not self._own_iterator:
-            raise RuntimeError(f"the dataset or collate_fn raised StopIteration for samples {self._handed[0]}")
+            raise RuntimeError(f"the dataset or collate_fn raised StopIteration for samples {self._handed[0][0]}")
         self.ids = None
         return NO_BATCH
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader
 
 from tachograph.drivers.lengths import length_of
+from tachograph.drivers.ranks import ALONE, Ranks
 
+from .dealing import whole
 from .order import of_torch
 from .placed import keeps_its_place
+from .sharing import Sharing, has_index, sharing_of
 from .source import has_state
 
 
@@ -18,23 +21,37 @@ def described(dataloader: Any, max_batches: int) -> str:
     return _described(dataloader, max_batches, in_batches=True)
 
 
-def settings_of(dataloader: Any, max_batches: int) -> dict[str, Any]:
+def settings_of(dataloader: Any, max_batches: int, ranks: Ranks = ALONE, share: bool | None = None) -> dict[str, Any]:
     """Return the settings that a training loader makes.
 
+    Args:
+        dataloader: as `source_of` takes it, as the other arguments are.
+        max_batches: batches to use of an epoch; -1 uses all.
+        ranks: those that train together.
+        share: the user's `use_dist_sampler`.
+
     Returns:
-        `data`: what must be the same at a resume. `batch_size`: may be another one, since the position is known in
-        samples or the loader knows its own; where it isn't, `data` says the batch size too, and this is None.
+        `data`: what must be the same at a resume; the number of ranks is in it where it may not be another one.
+        `batch_size`: of one rank; it may be another one, since the position is known in samples or the loader knows its
+        own; where it isn't, `data` says the batch size too, and this is None.
     """
+    many, sharing = ranks.world_size > 1, sharing_of(dataloader, share)
     free = isinstance(dataloader, DataLoader) and not keeps_its_place(dataloader)
-    if free and isinstance(dataloader.dataset, IterableDataset):
+    if free and not has_index(dataloader):
         free = has_state(dataloader)
-    return {
-        "data": _described(dataloader, max_batches, in_batches=not free),
-        "batch_size": _batch_size(dataloader) if free else None,
-    }
+    elif many and sharing is Sharing.OWN:
+        free = False
+    dealt = many and sharing is Sharing.DEALT
+    data = _described(dataloader, max_batches, in_batches=not free, dealt=dealt)
+    if many and not (free and dealt and has_index(dataloader)):
+        data += f", shared{_BY[sharing]} over {ranks.world_size} ranks"
+    return {"data": data, "batch_size": _batch_size(dataloader) if free else None}
 
 
-def _described(dataloader: Any, max_batches: int, in_batches: bool) -> str:
+_BY = {Sharing.DEALT: "", Sharing.OWN: " by itself", Sharing.UNTOLD: " as its first batch tells"}
+
+
+def _described(dataloader: Any, max_batches: int, in_batches: bool, dealt: bool = False) -> str:
     most = "" if max_batches < 0 else f", at most {max_batches} an epoch"
     if not isinstance(dataloader, DataLoader):
         return f"{type(dataloader).__name__}{most}"
@@ -47,6 +64,8 @@ def _described(dataloader: Any, max_batches: int, in_batches: bool) -> str:
     sampler = of_torch(dataloader.sampler if dataloader.batch_sampler is None else dataloader.batch_sampler)
     if type(sampler) is BatchSampler:
         sampler = of_torch(sampler.sampler)
+    if dealt:
+        sampler = whole(sampler)
     return f"{type(data).__name__}{size}{batches}{drop} by {type(sampler).__name__}{most}"
 
 

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tachograph.drivers.collating import quick, quick_collate
 from tachograph.drivers.driver import NO_BATCH
+from tachograph.drivers.ranks import ALONE, Ranks
 
 from .map_style import MapStyle
 from .reading import Reader
@@ -28,13 +29,23 @@ class DirectSource(MapStyle):
         seed: of the run.
         max_batches: batches to use of an epoch; -1 uses all.
         tell: takes sentences for the user.
+        ranks: over which the order is dealt out.
+        draws: the seed of what data draws; None: that of the run.
     """
 
-    def __init__(self, dataloader: DataLoader[Any], seed: int, max_batches: int, tell: Tell = warned) -> None:
-        super().__init__(dataloader, seed, max_batches, tell)
+    def __init__(
+        self,
+        dataloader: DataLoader[Any],
+        seed: int,
+        max_batches: int,
+        tell: Tell = warned,
+        ranks: Ranks = ALONE,
+        draws: int | None = None,
+    ) -> None:
+        super().__init__(dataloader, seed, max_batches, tell, ranks, draws)
         self._entries: Iterator[Any] = iter(())
         collate = quick(dataloader.collate_fn)
-        self._reader = Reader(dataloader.dataset, collate, seed, self._single)
+        self._reader = Reader(dataloader.dataset, collate, self._draws, self._single)
         self._read = _without_draws(dataloader.dataset, collate, self._single) or self._reader.read
 
     def open(self, epoch: int, done: int, samples: int | None = None) -> int | None:

@@ -1,16 +1,28 @@
-"""Reading an evaluation loader: again and again from its beginning, in its own order."""
+"""Reading an evaluation loader: again and again from its beginning, in its own order.
+
+Over ranks, batches are composed as in one process, and each of them is one rank's: the first goes to the first rank,
+the second to the second one. So every sample is scored once, whatever the number of ranks, and none to make them even.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
+from tachograph.drivers.driver import NO_BATCH
+from tachograph.drivers.lengths import length_of
+from tachograph.drivers.ranks import ALONE, Ranks
+
+from .content import content_hash
+from .dealing import compared, whole
 from .double import is_torchdata, iterates_as_torch
 from .handed import HandingSampler
-from .order import ids_in
+from .order import Order, ids_in
+from .sharing import Sharing, check_share, has_index, sharing_of
 from .unstopped import Unstopped
 from .workers import Workers
 
@@ -20,29 +32,38 @@ class EvaluationSource:
 
     Args:
         loader: anything that can be iterated over again and again.
+        ranks: those that evaluate together.
+        share: the user's choice. None: the batches are dealt out, unless the loader shares its data by itself; True:
+            they're dealt out; False: each rank's loader makes what that rank is to read.
 
     Attributes:
         ids: the sample ids of the batch yielded last, or of the one that couldn't be made; None where they aren't
             known.
     """
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, ranks: Ranks = ALONE, share: bool | None = None) -> None:
         self.ids: list[Any] | None = None
         self._loader = loader
         self._read = loader
+        self._ranks = ranks
+        self._sharing = sharing_of(loader, share)
+        if ranks.world_size > 1:
+            check_share(loader, ranks)
+        self._passes = 0
         self._handed: deque[list[Any]] = deque()
         self._workers = Workers()
+        self._by_entries = False
         if isinstance(loader, DataLoader):
             kind = DataLoader if is_torchdata(loader) else None
             self._read = self._workers.double(loader, self._ours(loader), kind)
 
     def _ours(self, loader: Any) -> dict[str, Any]:
         ours: dict[str, Any] = {"collate_fn": Unstopped(loader.collate_fn)}
-        indexed = not isinstance(loader.dataset, IterableDataset)
-        if indexed and iterates_as_torch(loader) and getattr(loader, "in_order", True):
+        if has_index(loader) and iterates_as_torch(loader) and getattr(loader, "in_order", True):
+            self._by_entries = True
             single = loader.batch_sampler is None
             sampler = loader.sampler if single else loader.batch_sampler
-            handing = HandingSampler(sampler, lambda: self._hand_out(iter(sampler), single))
+            handing = HandingSampler(sampler, lambda: self._hand_out(self._entries(sampler, single), single))
             ours["sampler" if single else "batch_sampler"] = handing
         return ours
 
@@ -51,11 +72,42 @@ class EvaluationSource:
             self._handed.append(ids_in(entry, single))
             yield entry
 
+    def _entries(self, sampler: Any, single: bool) -> Iterator[Any]:
+        """This rank's batches of the order; what is shuffled is shuffled alike on all ranks."""
+        if not self._deals:
+            return iter(sampler)
+        order = Order(whole(sampler), 0, single)
+        return self._mine(compared(order.open(self._passes, 0).entries, order.sampler, self._ranks))
+
+    @property
+    def _deals(self) -> bool:
+        """Whether this rank takes its batches out of those of all ranks."""
+        return self._ranks.world_size > 1 and self._sharing is Sharing.DEALT
+
+    def _mine(self, batches: Iterator[Any]) -> Iterator[Any]:
+        return itertools.islice(batches, self._ranks.rank, None, self._ranks.world_size)
+
+    def rounds(self) -> int | None:
+        """Return how many batches the rank has that has most of them; None if that isn't known.
+
+        The first ranks may have one more than the last ones. Where each rank's loader is its own, it is this rank's.
+        """
+        length = length_of(self._loader)
+        if length is None or (self._ranks.world_size > 1 and self._sharing is Sharing.UNTOLD):
+            return None
+        if not self._deals:
+            return length
+        if self._by_entries:
+            sampler = self._loader.batch_sampler or self._loader.sampler
+            length = length_of(whole(sampler))
+        return None if length is None else -(-length // self._ranks.world_size)
+
     def batches(self) -> Generator[Any, None, None]:
         """Yield the batches. Workers that don't live on are ended when this generator is closed, or fails."""
         self._handed.clear()
         try:
-            batches = iter(self._read)
+            batches = self._begun()
+            self._passes += 1
             while True:
                 self.ids = None
                 try:
@@ -75,6 +127,20 @@ class EvaluationSource:
             self.ids = self._workers.asked_of_the_dead(self._handed) or (self._handed[0] if self._handed else None)
             self.close()
             raise
+
+    def _begun(self) -> Iterator[Any]:
+        batches = iter(self._read)
+        if self._ranks.world_size > 1 and self._sharing is Sharing.UNTOLD:
+            batches = self._told_by_the_first(batches)
+        return self._mine(batches) if self._deals and not self._by_entries else batches
+
+    def _told_by_the_first(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Find out whether an iterable shares its data by itself: then the ranks are given different batches."""
+        first = next(batches, NO_BATCH)
+        seen = self._ranks.gather(None if first is NO_BATCH else content_hash(first))
+        if any(held is not None for held in seen):
+            self._sharing = Sharing.DEALT if len(set(seen)) == 1 else Sharing.OWN
+        return iter(()) if first is NO_BATCH else itertools.chain([first], batches)
 
     def close(self) -> None:
         """End the workers."""

@@ -14,6 +14,7 @@ from tachograph.drivers.epochs import tell_epoch
 from tachograph.drivers.lengths import length_of
 
 from .double import iterates_as_torch
+from .rounds import Rounds
 from .source import Tell
 from .streams import SeededStream, StreamCollate
 from .unstopped import Unstopped
@@ -28,13 +29,17 @@ class Iterated:
         seed: of the run.
         max_batches: batches to use of an epoch; -1 uses all.
         tell: takes sentences for the user.
+        rounds: how ranks share the batches; None: all of them are this process's.
 
     Attributes:
         ids: None; sample ids aren't known.
+        samples: None; nor is how many samples other ranks have.
     """
 
-    def __init__(self, dataloader: Any, seed: int, max_batches: int, tell: Tell) -> None:
+    def __init__(self, dataloader: Any, seed: int, max_batches: int, tell: Tell, rounds: Rounds | None = None) -> None:
         self.ids: list[Any] | None = None
+        self.samples: int | None = None
+        self._rounds = rounds
         self._loader = dataloader
         self._seed = seed
         self._max = max_batches
@@ -73,6 +78,8 @@ class Iterated:
     def _stand(self, epoch: int, at: int) -> None:
         """Stand before batch `at` of an epoch, whose iterator is begun when its first batch is asked for."""
         self._epoch, self._at, self._batches = epoch, at, None
+        if self._rounds is not None:
+            self._rounds.epoch = epoch
         self._number[0] = epoch
         if "generator" in self._ours:
             self._ours["generator"].manual_seed(generators.derive(self._seed, "workers", epoch))
@@ -85,14 +92,16 @@ class Iterated:
             self._batches = self._turns.begin(lambda: iter(self._read))
 
     def _take(self) -> Any:
-        """Take the next batch of the iterator, and keep training's generators out of it."""
-        batches: Any = self._batches
+        """Take this rank's next batch of the iterator, and keep training's generators out of it."""
         with seeding.kept():
-            turn = lambda: next(batches, NO_BATCH)  # noqa: E731
-            batch = turn() if self._inside else self._turns.take(turn)
+            batch = self._read_one() if self._rounds is None else self._rounds.take(self._read_one)
         if batch is not NO_BATCH:
             self._at += 1
         return batch
+
+    def _read_one(self) -> Any:
+        batches: Any = self._batches
+        return next(batches, NO_BATCH) if self._inside else self._turns.take(lambda: next(batches, NO_BATCH))
 
     def _pass_over(self, n: int) -> None:
         """Read batches that were consumed already, and drop them."""
@@ -104,6 +113,12 @@ class Iterated:
     def _at_limit(self) -> bool:
         return 0 <= self._max <= self._at
 
+    def length(self) -> int | None:
+        return self._known_length()
+
     def _known_length(self) -> int | None:
         length = length_of(self._loader)
+        return self._limited(length if self._rounds is None else self._rounds.steps(length))
+
+    def _limited(self, length: int | None) -> int | None:
         return length if length is None or self._max < 0 else min(length, self._max)

@@ -10,7 +10,10 @@ from torch.utils.data import DataLoader
 
 from tachograph.drivers.epochs import tell_epoch
 from tachograph.drivers.errors import RestoreFault
+from tachograph.drivers.ranks import ALONE, Ranks
+from tachograph.states.errors import CallerError
 
+from .dealing import Dealt, Part
 from .order import Order, ids_in
 from .plain import decoded, encoded
 from .sampler_states import SamplerStates
@@ -25,20 +28,33 @@ class MapStyle:
         seed: of the run.
         max_batches: batches to use of an epoch; -1 uses all.
         tell: takes sentences for the user.
+        ranks: over which the order is dealt out.
+        draws: the seed of what data draws; None: that of the run.
 
     Attributes:
         ids: the sample ids of the batch returned last.
+        samples: how many samples all ranks have in that step; None in one process, and where a rank reads its own.
     """
 
-    def __init__(self, dataloader: DataLoader[Any], seed: int, max_batches: int, tell: Tell) -> None:
+    def __init__(
+        self,
+        dataloader: DataLoader[Any],
+        seed: int,
+        max_batches: int,
+        tell: Tell,
+        ranks: Ranks = ALONE,
+        draws: int | None = None,
+    ) -> None:
         self.ids: list[Any] | None = None
+        self.samples: int | None = None
         self._loader = dataloader
         self._seed = seed
+        self._draws = seed if draws is None else draws
         self._max = max_batches
         self._tell = tell
         self._single = dataloader.batch_sampler is None
         self._sampler: Any = dataloader.sampler if self._single else dataloader.batch_sampler
-        self._order = Order(self._sampler, seed, self._single)
+        self._order = order_of(self._sampler, seed, self._single, ranks, tell)
         self._samplers = SamplerStates(self._sampler)
         self._place = 0
         self._length: int | None = None
@@ -60,11 +76,21 @@ class MapStyle:
         self._load_data()
         tell_epoch(epoch, self._loader.dataset)
         opened = self._order.open(epoch, done, samples, self._samplers.told)
-        self._place, self._length = opened.place, opened.length
-        if self._max < 0:
-            return opened.entries
-        self._length = None if opened.length is None else min(opened.length, self._max)
-        return itertools.islice(opened.entries, max(self._max - done, 0))
+        self._place, self._length = opened.place, self._limited(opened.length)
+        entries = self._mine(opened.entries) if isinstance(self._order, Dealt) else opened.entries
+        return entries if self._max < 0 else itertools.islice(entries, max(self._max - done, 0))
+
+    def _mine(self, parts: Iterator[Part]) -> Iterator[Any]:
+        """Yield this rank's entries, and note what counts over all ranks as each of them is taken."""
+        for part in parts:
+            self._place, self.samples = part.place, part.samples
+            yield part.entry
+
+    def length(self) -> int | None:
+        return self._limited(self._order.length())
+
+    def _limited(self, length: int | None) -> int | None:
+        return length if length is None or self._max < 0 else min(length, self._max)
 
     def _ids_in(self, entry: Any) -> list[Any]:
         return ids_in(entry, self._single)
@@ -117,3 +143,20 @@ class MapStyle:
 
     def close(self) -> None:
         """Let go of what is held for an epoch."""
+
+
+def order_of(sampler: Any, seed: int, single: bool, ranks: Ranks, tell: Tell) -> Order | Dealt:
+    """Return the orders of a sampler, dealt out if there are many ranks.
+
+    Raises:
+        CallerError: an epoch has no step for all of them.
+    """
+    if ranks.world_size == 1:
+        return Order(sampler, seed, single)
+    dealt = Dealt(sampler, seed, single, ranks, tell)
+    if dealt.length() == 0:
+        raise CallerError(
+            f"train_dataloader is empty over {ranks.world_size} ranks: its {type(sampler).__name__} makes no batch for "
+            "all of them. Use fewer processes, smaller batches, or more data"
+        )
+    return dealt

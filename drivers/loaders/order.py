@@ -88,6 +88,10 @@ class Order:
         self._single = single
         self._decides = self.sampler.sampler if type(self.sampler) is BatchSampler else self.sampler
 
+    def length(self) -> int | None:
+        """Return how many entries an epoch has that is gone through from its beginning; None if that isn't known."""
+        return length_of(self.sampler)
+
     def open(self, epoch: int, done: int, samples: int | None = None, told: bool = False) -> Opened:
         """Stand behind what was consumed of an epoch.
 

@@ -15,14 +15,17 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from tachograph.drivers.driver import NO_BATCH
 from tachograph.drivers.errors import RestoreFault
+from tachograph.drivers.ranks import ALONE, Ranks
 
+from .dealing import Dealt
 from .double import iterates_as_torch
 from .handed import Handed, HandedCollate, HandedOne, HandingSampler, handed_dataset
-from .order import Order, ids_in
+from .map_style import order_of
+from .order import ids_in
 from .plain import decoded
 from .reading import Reader
 from .sampler_states import SamplerStates
-from .source import has_state
+from .source import Tell, has_state, warned
 from .stateful import StatefulSource
 from .workers import Workers
 
@@ -38,21 +41,34 @@ def keeps_its_place(loader: Any) -> bool:
 class PlacedSource(StatefulSource):
     """Reads a map-style loader with a state. Sample ids are known, and what is drawn is a function of their places."""
 
+    def __init__(
+        self,
+        dataloader: Any,
+        seed: int,
+        max_batches: int,
+        tell: Tell = warned,
+        ranks: Ranks = ALONE,
+        draws: int | None = None,
+    ) -> None:
+        self._ranks = ranks
+        self._draws = seed if draws is None else draws
+        super().__init__(dataloader, seed, max_batches, tell)
+
     def _double(self) -> Any:
         loader = self._loader
         self._single = loader.batch_sampler is None
         sampler = loader.sampler if self._single else loader.batch_sampler
-        self._order = Order(sampler, self._seed, self._single)
+        self._order = order_of(sampler, self._seed, self._single, self._ranks, self._tell)
         self._samplers = SamplerStates(sampler)
         self._entries: Iterator[Any] = iter(())
-        self._handed: deque[list[Any]] = deque()
+        self._handed: deque[tuple[list[Any], int | None]] = deque()  # ids, and the samples of that step
         self._behind = 0
         self._made: Any = None
         self._inside = iterates_as_torch(loader)
         self._ours |= {
             "sampler" if self._single else "batch_sampler": HandingSampler(sampler, self._hand_out, stateless=True),
             "dataset": handed_dataset(loader.dataset),
-            "collate_fn": HandedCollate(Reader(loader.dataset, loader.collate_fn, self._seed, self._single)),
+            "collate_fn": HandedCollate(Reader(loader.dataset, loader.collate_fn, self._draws, self._single)),
             "generator": Generator(),
             "in_order": True,
             "next_iter_state": None,  # this one and the next are torchdata's
@@ -69,11 +85,24 @@ class PlacedSource(StatefulSource):
 
     def _hand_out(self) -> Iterator[Any]:
         kind, epoch, place = (HandedOne if self._single else Handed), self._epoch, 0
-        for entry in self._entries:
+        for given in self._entries:
+            entry, samples = given, None
+            if self._is_dealt:
+                entry, place, samples = given.entry, given.place, given.samples
             ids = ids_in(entry, self._single)
-            self._handed.append(ids)
+            self._handed.append((ids, samples))
             yield kind(entry, epoch, place)
             place += len(ids)
+
+    @property
+    def _is_dealt(self) -> bool:
+        return isinstance(self._order, Dealt)
+
+    def _known_length(self) -> int | None:
+        return self._limited(self._order.length()) if self._is_dealt else super()._known_length()
+
+    def _length_behind(self, done: int, samples: int | None) -> int | None:
+        return self._known_length() if self._is_dealt else super()._length_behind(done, samples)
 
     def _stand(self, epoch: int, at: int) -> None:
         super()._stand(epoch, at)
@@ -90,7 +119,8 @@ class PlacedSource(StatefulSource):
         batch = super()._take()
         if self._behind and batch is not NO_BATCH:
             batch = self._behind_what_is_done(batch)
-        self.ids = self._handed.popleft() if self._handed and batch is not NO_BATCH else None
+        handed = self._handed and batch is not NO_BATCH
+        self.ids, self.samples = self._handed.popleft() if handed else (None, None)
         return batch
 
     def _behind_what_is_done(self, batch: Any) -> Any:

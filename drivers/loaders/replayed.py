@@ -12,14 +12,17 @@ from tachograph.drivers.driver import NO_BATCH
 from tachograph.drivers.errors import RestoreFault
 
 from .iterated import Iterated
+from .rounds import Rounds
 from .source import Tell, has_state, warned
 
 
 class ReplayedSource(Iterated):
     """Reads iterable datasets and other iterables of batches from the beginning of an epoch, and drops what is done."""
 
-    def __init__(self, dataloader: Any, seed: int, max_batches: int, tell: Tell = warned) -> None:
-        super().__init__(dataloader, seed, max_batches, tell)
+    def __init__(
+        self, dataloader: Any, seed: int, max_batches: int, tell: Tell = warned, rounds: Rounds | None = None
+    ) -> None:
+        super().__init__(dataloader, seed, max_batches, tell, rounds)
         self._done = 0
 
     def open(self, epoch: int, done: int, samples: int | None = None) -> int | None:
@@ -73,18 +76,45 @@ class ReplayedSource(Iterated):
 
 
 class ListSource:
-    """Reads a list or tuple of batches."""
+    """Reads a list or tuple of batches.
 
-    def __init__(self, batches: Any, seed: int, max_batches: int) -> None:
+    Args:
+        batches: the list.
+        seed: of the run.
+        max_batches: batches to use of an epoch; -1 uses all.
+        rounds: how ranks share the batches; None: all of them are this process's.
+    """
+
+    def __init__(self, batches: Any, seed: int, max_batches: int, rounds: Rounds | None = None) -> None:
         self.ids: list[Any] | None = None
+        self.samples: int | None = None
         self._list = batches
         self._max = max_batches
+        self._rounds = rounds
         self._batches: Iterator[Any] = iter(())
 
+    def length(self) -> int | None:
+        length: int | None = len(self._list)
+        if self._rounds is not None:
+            if self._rounds.in_turn is None:
+                self._rounds.decide(self._list[0] if self._list else NO_BATCH)
+            length = self._rounds.steps(length)
+        return length if length is None or self._max < 0 else min(length, self._max)
+
     def open(self, epoch: int, done: int, samples: int | None = None) -> int | None:
-        length = len(self._list) if self._max < 0 else min(len(self._list), self._max)
-        self._batches = islice(self._list, done, length)
+        length, rounds = self.length(), self._rounds
+        if rounds is None:
+            self._batches = islice(self._list, done, length)
+            return length
+        rounds.epoch = epoch
+        shared = self._shared(rounds, done)
+        self._batches = shared if self._max < 0 else islice(shared, max(self._max - done, 0))
         return length
+
+    def _shared(self, rounds: Rounds, done: int) -> Iterator[Any]:
+        batches = islice(self._list, done * rounds.width, None)
+        while (batch := rounds.take(lambda: next(batches, NO_BATCH))) is not NO_BATCH:
+            yield batch
 
     def next(self) -> Any:
         return next(self._batches, NO_BATCH)

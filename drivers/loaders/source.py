@@ -19,9 +19,18 @@ class BatchSource(Protocol):
 
     Attributes:
         ids: the sample ids of the batch returned last; None where they aren't known.
+        samples: how many samples the batches of all ranks hold in the step of that batch; None where the batch tells,
+            since there's one process.
     """
 
     ids: list[Any] | None
+    samples: int | None
+
+    def length(self) -> int | None:
+        """Return the batches of an epoch that is read from its beginning; None if that isn't known, or not yet.
+
+        Over ranks it is the same on all of them, and all of them ask.
+        """
 
     def open(self, epoch: int, done: int, samples: int | None = None) -> int | None:
         """Stand behind what was consumed of an epoch.

@@ -16,6 +16,7 @@ from tachograph.drivers.storage import is_plain
 from .double import is_torchdata
 from .iterated import Iterated
 from .plain import decoded, encoded
+from .rounds import Rounds
 from .source import Tell, has_state, warned
 from .streams import StreamState
 
@@ -28,8 +29,10 @@ class StatefulSource(Iterated):
     An iterable dataset with a state, in a `DataLoader` without workers, is read in the same way.
     """
 
-    def __init__(self, dataloader: Any, seed: int, max_batches: int, tell: Tell = warned) -> None:
-        super().__init__(dataloader, seed, max_batches, tell)
+    def __init__(
+        self, dataloader: Any, seed: int, max_batches: int, tell: Tell = warned, rounds: Rounds | None = None
+    ) -> None:
+        super().__init__(dataloader, seed, max_batches, tell, rounds)
         self._holder = self._read if has_state(dataloader) else StreamState(self._ours["dataset"])
         what = "training loader" if has_state(dataloader) else "dataset"
         self._name = f"the {what}, a {type(dataloader if has_state(dataloader) else dataloader.dataset).__name__},"
@@ -64,11 +67,12 @@ class StatefulSource(Iterated):
         """The length of an epoch whose first batches may have been of another size."""
         length = self._known_length()
         n, size = length_of(getattr(self._loader, "dataset", None)), getattr(self._loader, "batch_size", None)
-        if length is None or n is None or size is None or samples is None or samples == done * size:
+        if self._rounds is not None or length is None or n is None or size is None or samples is None:
+            return length
+        if samples == done * size:
             return length
         left = max(n - samples, 0)
-        length = done + int(left // size if self._loader.drop_last else -(-left // size))
-        return length if self._max < 0 else min(length, self._max)
+        return self._limited(done + int(left // size if self._loader.drop_last else -(-left // size)))
 
     def _at_boundary(self) -> dict[str, Any]:
         """Where the next epoch begins: at the state that the last one has left."""
