@@ -92,14 +92,17 @@ class WeightAverages(Averages):
                 _exchange(pairs)
 
     def leave(self) -> None:
-        self._left = _digest(self._named())
+        self._left = self._digest()
 
     def take_up(self) -> None:
         self._left = None
 
     @property
     def are_in_place(self) -> bool:
-        return self._left is None or self._left == _digest(self._named())
+        return self._left is None or self._left == self._digest()
+
+    def _digest(self) -> bytes:
+        return digest_of(self._named())
 
     def _begin(self) -> None:
         with torch.no_grad():
@@ -147,7 +150,7 @@ def _check(pairs: _Pairs) -> None:
             )
 
 
-def _digest(named: Mapping[str, torch.Tensor]) -> bytes:
+def digest_of(named: Mapping[str, torch.Tensor]) -> bytes:
     """Tell tensors from all others, bit for bit; it takes the memory of one, and not of them all."""
     held = hashlib.blake2b(digest_size=16)
     for name, tensor in named.items():
@@ -171,4 +174,4 @@ def _exchange(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         raise
 
 
-__all__ = ["WeightAverages"]
+__all__ = ["WeightAverages", "digest_of"]

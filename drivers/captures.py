@@ -29,6 +29,7 @@ class Captures(Driver):
     _losses: Losses | None
     _built: dict[str, Any] | None
 
+    _staging_of: type[Staging] = Staging
     _staging: Staging | None = None
     _to_restore: tuple[Any, dict[str, str]] | None = None
     _seed: int = 0
@@ -52,7 +53,7 @@ class Captures(Driver):
         return self._captured(extra, batch, self.ranks.first)
 
     def _captured(self, extra: Mapping[str, Any], batch: Any, whole: bool) -> dict[str, Any]:
-        staging, self._staging = Staging(self._staging), None  # it comes back when this capture is written
+        staging, self._staging = self._staging_of(self._staging), None  # it comes back when this capture is written
         states = generators.capture()
         grads = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
         in_hand = batch is not NO_BATCH
@@ -93,7 +94,7 @@ class Captures(Driver):
         return restoring.what_is(path)
 
     def read(self, directory: Path, *, strict: bool = True) -> tuple[dict[str, Any], Any]:
-        model, rest = restoring.part(directory, "model.pt"), carrying.read(directory, self.ranks, strict)
+        model, rest = self._parts(directory, strict)
         restoring.check_model(self.model, model)
         restoring.check_optimizers(self.optimizers, rest["optimizers"])
         built = self._as_built()["optimizers"]
@@ -110,6 +111,10 @@ class Captures(Driver):
         states = rest.get("generators")
         held = {**rest, "generators": states if isinstance(states, dict) else {}, "faults": faults}
         return rest["extra"], (model, held)
+
+    def _parts(self, directory: Path, strict: bool) -> tuple[Any, dict[str, Any]]:
+        """Read the model's state dict, and what else this rank takes of a snapshot."""
+        return restoring.part(directory, "model.pt"), carrying.read(directory, self.ranks, strict)
 
     def restore(self, held: Any, *, training: bool = True) -> Any:
         model, rest = held

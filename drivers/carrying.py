@@ -14,13 +14,14 @@ from . import restoring
 from .ranks import Ranks
 
 
-def read(directory: Path, ranks: Ranks, strict: bool) -> dict[str, Any]:
+def read(directory: Path, ranks: Ranks, strict: bool, gradients: str = "gradients") -> dict[str, Any]:
     """Read what belongs to a rank of a snapshot.
 
     Args:
         directory: the snapshot.
         ranks: who reads.
         strict: False lets the generators be missing.
+        gradients: the entry with those that the ranks have still to average.
 
     Returns:
         The entries of `restoring.ENTRIES`, and: `new_rank`, which says that the saved run hadn't got this rank;
@@ -38,7 +39,8 @@ def read(directory: Path, ranks: Ranks, strict: bool) -> dict[str, Any]:
         return held
     fetched_anew: dict[str, Any] = {"batch": None, "has_batch": False, "buffers": {}}
     losses = [] if new else mine["losses"]
-    return {**held, **fetched_anew, "losses": losses, "gradients": _gradients(directory, world, ranks, strict)}
+    summed = _summed(directory, gradients, world, ranks, strict)
+    return {**held, **fetched_anew, "losses": losses, gradients: summed}
 
 
 def _part(directory: Path, rank: int, strict: bool) -> dict[str, Any]:
@@ -48,13 +50,13 @@ def _part(directory: Path, rank: int, strict: bool) -> dict[str, Any]:
     return rest  # type: ignore[no-any-return]
 
 
-def _gradients(directory: Path, world: int, ranks: Ranks, strict: bool) -> dict[str, Any]:
+def _summed(directory: Path, gradients: str, world: int, ranks: Ranks, strict: bool) -> dict[str, Any]:
     """Return the gradients of the open window: rank 0 gets what all had, so that their mean stays what it was."""
     if ranks.rank != 0:
         return {}
     total: dict[str, Any] = {}
     for rank in range(world):
-        for name, grad in _part(directory, rank, strict)["gradients"].items():
+        for name, grad in _part(directory, rank, strict)[gradients].items():
             total[name] = grad if name not in total else total[name] + grad
     return {name: grad * (ranks.world_size / world) for name, grad in total.items()}
 

@@ -32,12 +32,20 @@ class Staging:
         """
         free, made = self._free.pop(part, []), self._made.setdefault(part, [])
 
-        def copy(tensor: torch.Tensor) -> torch.Tensor:
+        def copy(tensor: torch.Tensor) -> Any:
             place = free[len(made)] if len(made) < len(free) else None
-            made.append(_copy(tensor.detach(), place))
-            return made[-1]
+            made.append(_copy(self._own(tensor.detach()), place))
+            return self._kept(tensor, made[-1])
 
         return storage.mapped(tree, copy)
+
+    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what is copied of a tensor."""
+        return tensor
+
+    def _kept(self, tensor: torch.Tensor, copy: torch.Tensor) -> Any:
+        """Return what stands for a tensor in the copied tree."""
+        return copy
 
 
 def _copy(tensor: torch.Tensor, place: torch.Tensor | None) -> torch.Tensor:

@@ -28,10 +28,11 @@ def put_weights(model: nn.Module, held: dict[str, Any]) -> None:
 def has_weights(model: nn.Module, held: Any) -> bool:
     """Say whether a model's weights are these, bit for bit; NaN equals the same NaN."""
     mine = model.state_dict()
-    return isinstance(held, dict) and mine.keys() == held.keys() and all(_same(mine[k], held[k]) for k in mine)
+    return isinstance(held, dict) and mine.keys() == held.keys() and all(same(mine[k], held[k]) for k in mine)
 
 
-def _same(here: Any, there: Any) -> bool:
+def same(here: Any, there: Any) -> bool:
+    """Say whether two values are the same, tensors bit for bit."""
     if not (isinstance(here, torch.Tensor) and isinstance(there, torch.Tensor)):
         return type(here) is type(there) and not isinstance(here, torch.Tensor) and bool(here == there)
     if here.shape != there.shape or here.dtype != there.dtype:

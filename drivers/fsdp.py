@@ -1,0 +1,325 @@
+"""`driver="torch_fsdp"`: many processes that share one model out (FSDP2's `fully_shard`).
+
+Each rank holds a share of every parameter, of its gradient and of what the optimizers keep of it. The whole of a unit
+is gathered when its forward or backward pass comes, and let go after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tachograph.states.errors import CallerError, nearest
+
+from . import gradients, restoring, storage
+from .averaging import WeightAverages, digest_of
+from .calls import caller_of
+from .fsdp_api import FSDPModule, MixedPrecisionPolicy, register_fsdp_forward_method
+from .pending import Pending
+from .plain_models import read_model
+from .precision import unscale
+from .ranks import Ranks
+from .reduction import averaging
+from .sharded_captures import ShardedCaptures
+from .sharding import Moved, Options, alike_on_all, check_unused, mesh_of, shard, sharded_modules
+from .spread import cut, local, whole
+from .units import units_of
+from .weights import same
+
+_STEPS = ("train_step", "validate_step", "test_step", "predict_step")
+_OPTIONS = ("wrap_policy", "mixed_precision", "mesh", "reshard_after_forward", "find_unused_parameters")
+
+
+class TorchFSDPDriver(ShardedCaptures):
+    """Trains one model in many processes, each of which holds a share of it.
+
+    Args:
+        model: an `nn.Module`; or one that `fully_shard` was applied to, which is taken as it is.
+        device: as `ManyProcesses` takes it.
+        wrap_policy: which modules are units, gathered and freed as one: module classes, one or several; or
+            `f(module) -> bool`; None: the blocks in the model's `ModuleList`s, and its direct children with a million
+            values or more. The model itself always is one.
+        mixed_precision: a `MixedPrecisionPolicy`; None: parameters in the dtype of `precision` while a unit is
+            gathered, gradients averaged in fp32.
+        mesh: a `DeviceMesh` of one dimension, or of two: copies, and shares of each copy (hybrid sharding); or its
+            sizes; None: one share for each rank.
+        reshard_after_forward: as `fully_shard` takes it.
+        find_unused_parameters: some ranks leave parameters unused in a step that others use; they count as zero.
+        fsdp_options: any of these five, by their names.
+        options: those of `ManyProcesses`.
+
+    Raises:
+        CallerError: there is no group of processes, or an argument can't be used.
+    """
+
+    keeps_step = True
+
+    def __init__(
+        self,
+        model: Any,
+        device: Any = None,
+        *,
+        wrap_policy: Any = None,
+        mixed_precision: Any = None,
+        mesh: Any = None,
+        reshard_after_forward: bool | int | None = None,
+        find_unused_parameters: bool = False,
+        fsdp_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        chosen = (wrap_policy, mixed_precision, mesh, reshard_after_forward, find_unused_parameters)
+        self._fsdp = {**dict(zip(_OPTIONS, chosen, strict=True)), **_checked(fsdp_options)}
+        given = self._fsdp["mixed_precision"]
+        if given is not None and not isinstance(given, MixedPrecisionPolicy):
+            raise CallerError(
+                f"mixed_precision must be a torch.distributed.fsdp.MixedPrecisionPolicy, not {given!r}; "
+                "precision='bf16' makes the usual one"
+            )
+        super().__init__(model, device, **options)
+        self._kind = type(model).__name__.removeprefix("FSDP" if isinstance(model, FSDPModule) else "")
+        self._pending: Pending | None = None
+        self._waiting = False  # gradients may be waiting for their exchange
+        self._moved: Moved | None = None
+        self._units: list[FSDPModule] = []
+        self._called: set[str] = set()
+
+    # -- sharding ------------------------------------------------------------------------------------------
+
+    def setup(self, seed: int, whole_digest: bool) -> None:
+        self._shard()
+        super().setup(seed, whole_digest)
+
+    def _shard(self) -> None:
+        """Shard the model, once: all ranks come here at the same time."""
+        if self._pending is not None:
+            return
+        if isinstance(self.model, FSDPModule):
+            self._mesh = next(self.model.parameters()).device_mesh  # type: ignore[attr-defined]
+        else:
+            self._shard_anew()
+        self._units = sharded_modules(self.model)
+        self._pending = Pending(self.model)
+        for name in {self._train_fn_name, *_STEPS}:
+            self._gathers(self.model, name)
+        self._train_fn = caller_of(self.model, self._train_fn_name, self._auto_call, self._compile)
+
+    def _shard_anew(self) -> None:
+        check_unused(self.optimizers)
+        units = units_of(self.model, self._fsdp["wrap_policy"])
+        self._mesh = mesh_of(self._fsdp["mesh"], self.device, self.world_size)
+        precision = self._fsdp["mixed_precision"] or _policy(self.precision.name)
+        unused = bool(self._fsdp["find_unused_parameters"])
+        options = Options(self._mesh, precision, self._fsdp["reshard_after_forward"], unused)
+        options = averaging(options, self.device, self.ranks)
+        if options.sums and self.ranks.first:
+            self._told("the ranks' gradients were summed where a mean was asked for: the sums are divided here")
+        alike_on_all(self.model, self.device)
+        self._moved = Moved(self.model)
+        shard(self.model, units, options)
+        self._moved.sharded(self.model)
+        for optimizer in self.optimizers:
+            self._moved.into(optimizer)
+
+    def _gathers(self, model: Any, name: str) -> None:
+        """Have a method of the model gather its parameters, as its forward pass does."""
+        if name == "forward" or name in self._called or not callable(getattr(model, name, None)):
+            return
+        register_fsdp_forward_method(model, name)
+        self._called.add(name)
+
+    def _reshard(self) -> None:
+        for unit in self._units:
+            unit.reshard()
+
+    def fingerprint(self) -> dict[str, Any]:
+        told = super().fingerprint()
+        told["model"] = told["model"].replace(type(self.model).__name__, self._kind, 1)  # before and after sharding
+        return told
+
+    def summary(self, depth: int = 1) -> list[dict[str, Any]]:
+        rows = super().summary(depth)
+        return [{**row, "kind": row["kind"].removeprefix("FSDP")} for row in rows] if self._units else rows
+
+    # -- training ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        root: Any = self.model
+        root.set_requires_gradient_sync(False)
+        self._waiting = True
+        try:
+            yield
+        finally:
+            root.set_requires_gradient_sync(True)
+
+    def exchange_gradients(self) -> None:
+        assert self._pending is not None, "setup() comes first"
+        self._pending.exchange(self.ranks)
+        self._waiting = False
+
+    def scale_gradients(self, factor: float) -> None:
+        super().scale_gradients(factor)
+        if self._waiting and self._pending is not None:
+            self._pending.scale(factor)
+
+    def zero_grad(self) -> None:
+        super().zero_grad()
+        if self._waiting and self._pending is not None:
+            self._pending.clear()
+            self._waiting = False
+
+    def restore(self, held: Any, *, training: bool = True) -> Any:
+        batch = super().restore(held, training=training)
+        self._waiting = True
+        return batch
+
+    def gradient_norm(self, norm_type: float = 2.0) -> torch.Tensor:
+        return whole(gradients.norm(self._parameters(), norm_type))  # type: ignore[no-any-return]
+
+    def clip_gradients_by_norm(
+        self, most: float, parameters: Any = None, *, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        clipped = self._own(parameters)
+        norm = super().clip_gradients_by_norm(most, clipped, norm_type=norm_type, error_if_nonfinite=error_if_nonfinite)
+        return whole(norm)  # type: ignore[no-any-return]
+
+    def clip_gradients_by_value(self, most: float, parameters: Any = None) -> None:
+        super().clip_gradients_by_value(most, self._own(parameters))
+
+    def _own(self, parameters: Any) -> Any:
+        """Return the parameters that those which somebody holds have become."""
+        return parameters if parameters is None or self._moved is None else [self._moved.of(p) for p in parameters]
+
+    def gradients_are_finite(self) -> bool:
+        if self._scaler is not None:
+            return True
+        grads = [local(p.grad) for p in self._parameters() if p.grad is not None]
+        finite = all(bool(torch.isfinite(grad).all()) for grad in grads)
+        return not self.ranks.agree(int(not finite))
+
+    def optimizer_step(self) -> bool:
+        if self._scaler is not None and self._scaler.is_enabled():
+            unscale(self._scaler, self.optimizers)
+            self._agree_on_overflow()
+        taken = super().optimizer_step()
+        self._reshard()  # a forward pass of a listener's own may have left parameters that are old now
+        return taken
+
+    def _agree_on_overflow(self) -> None:
+        """Have every rank know of an overflow in any share of a gradient: all skip the step, or none does."""
+        for optimizer in self.optimizers:
+            for found in self._scaler._found_inf_per_device(optimizer).values():
+                dist.all_reduce(local(found), dist.ReduceOp.MAX)
+
+    def averages(self, *, buffers: bool = False) -> WeightAverages:
+        self._shard()
+        self._reshard()
+        return _Averages(self.model, self.ranks, buffers=buffers)
+
+    def tidy_up(self) -> None:
+        root: Any = self.model
+        if self._units and hasattr(root, "reset_iter_state"):
+            root.reset_iter_state()
+        self._waiting = True
+        super().tidy_up()
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        self._shard()
+        with super().untouched():
+            yield
+
+    # -- evaluation ----------------------------------------------------------------------------------------
+
+    @contextmanager
+    def evaluating(self, model: Any, eval_mode: bool = True) -> Iterator[None]:
+        """Evaluate the same on every rank: with the buffers of rank 0, which the ranks move by themselves in a step."""
+        if model is self.model:
+            self._shard()
+            for buffer in model.buffers():
+                dist.broadcast(buffer, src=0)
+        try:
+            with super().evaluating(model, eval_mode):
+                yield
+        finally:
+            self._reshard()
+
+    def evaluate_fn(self, model: Any, mode: str) -> Callable[[Any], Any]:
+        if model is self.model:
+            self._gathers(model, mode)
+        return super().evaluate_fn(model, mode)
+
+    # -- weights -------------------------------------------------------------------------------------------
+
+    def weights(self) -> Any:
+        """Copy the whole weights to the CPU's memory, on every rank: all of them call it."""
+        self._reshard()
+        return {name: storage.copied(whole(value)) for name, value in self.model.state_dict().items()}
+
+    def put_weights(self, held: Any) -> None:
+        self._reshard()
+        restoring.check_model(self.model, held)
+        mine = self.model.state_dict()
+        self.model.load_state_dict({name: cut(value, mine[name]) for name, value in held.items()})
+
+    def has_weights(self, held: Any) -> bool:
+        self._reshard()
+        mine = self.model.state_dict()
+        alike = isinstance(held, dict) and mine.keys() == held.keys()
+        alike = alike and all(same(local(value), _own_of(held[name], value)) for name, value in mine.items())
+        return not self.ranks.agree(int(not alike))
+
+    def save_model(self, target: Any) -> None:
+        """Write the whole weights, by the names of the model as it was given: all ranks call it, and rank 0 writes."""
+        self._reshard()
+        state = {}
+        for name, value in self.model.state_dict().items():
+            gathered = whole(value)
+            if self.ranks.first:
+                state[name] = storage.copied(gathered)
+        if self.ranks.first:
+            storage.write_model(state, target)
+
+    def load_model(self, source: Any) -> None:
+        self.put_weights(read_model(source))
+
+
+class _Averages(WeightAverages):
+    """Averages this rank's shares; all ranks have the same answer to whether the average is in place."""
+
+    def __init__(self, model: nn.Module, ranks: Ranks, *, buffers: bool = False) -> None:
+        super().__init__(model, buffers=buffers)
+        self._ranks = ranks
+
+    def _digest(self) -> bytes:
+        own = digest_of({name: local(tensor) for name, tensor in self._named().items()})
+        return b"".join(self._ranks.gather(own))
+
+
+def _own_of(whole: Any, like: Any) -> Any:
+    """Return this rank's part of a whole tensor; None if the shapes differ."""
+    alike = getattr(whole, "shape", None) == getattr(like, "shape", None)
+    return local(cut(whole, like)) if alike else None
+
+
+def _policy(precision: str) -> MixedPrecisionPolicy:
+    """Return the mixed precision of a precision; autocast chooses that of each operation, as in one process."""
+    if precision == "fp32":
+        return MixedPrecisionPolicy()
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float16
+    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+
+
+def _checked(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    for name in options or ():
+        if name not in _OPTIONS:
+            raise CallerError(f"torch_fsdp has no option {name!r}. {nearest(str(name), _OPTIONS)}")
+    return dict(options or {})
+
+
+__all__ = ["TorchFSDPDriver"]
