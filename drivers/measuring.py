@@ -30,6 +30,8 @@ def read_scalar(value: Any) -> float | None:
         read = _READ.get(value.dtype)
         if read is not None:  # host memory, read where it lies: no operator is dispatched for it
             return read(value.data_ptr()).value  # type: ignore[no-any-return]
+    if isinstance(value, torch.Tensor):  # float() warns of one that has a graph
+        return float(value.item())
     return value if value is None else float(value)
 
 

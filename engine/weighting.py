@@ -92,8 +92,8 @@ class Weighting:
             return driver.samples_of(batch, False) if ids is None else len(ids)
         held = as_mapping(outputs)
         if held is None or given not in held:
-            there = ", ".join(sorted(map(str, held))) if held else f"are a {type(outputs).__name__}"
-            raise CallerError(f"{self}: the training step's outputs have no {given!r}; they hold: {there}")
+            there = f"but {', '.join(sorted(map(str, held)))}" if held else f"being a {type(outputs).__name__}"
+            raise CallerError(f"{self}: the training step's outputs have no {given!r}, {there}")
         return held[given]
 
     def __str__(self) -> str:
