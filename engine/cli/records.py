@@ -7,7 +7,7 @@ from typing import Any
 
 from tachograph.engine.journal import Record, SideRecord
 
-from .screen import Screen, clock, printable, results, text
+from .screen import Screen, clock, exact, printable, results, text
 
 _FINGERPRINTS = ("ids", "rng", "closed", "samples")
 """Fields of an ordinary step that a line leaves out: `--at` shows them."""
@@ -38,9 +38,16 @@ def losses_of(record: Record) -> list[tuple[int, float]]:
     return found if own is None else [*found, (record.seq, own)]
 
 
-def as_line(item: Record | SideRecord, screen: Screen) -> str:
-    """Return a record as one line: number, time, event, transition, what it brought."""
-    when = screen.style(f"{item.seq:>9,}  {clock(item.meta['time'], date=False)}", "dim")
+def as_line(item: Record | SideRecord, screen: Screen, *, whose: bool = False) -> str:
+    """Return a record as one line: number, time, event, transition, what it brought.
+
+    Args:
+        item: the record.
+        screen: where.
+        whose: say whose it is, after the number.
+    """
+    rank = f"  rank {item.rank:<3}" if whose else ""
+    when = screen.style(f"{item.seq:>9,}{rank}  {clock(item.meta['time'], date=False)}", "dim")
     if isinstance(item, SideRecord):
         return f"{when}  {screen.style(f'{item.kind:<10}  {fact(item.kind, item.data)}'.rstrip(), 'dim')}"
     what = f"{item.event:<10}  {f'{item.source} -> {item.dest}':<21}"
@@ -83,6 +90,8 @@ def _opened(data: Mapping[str, Any]) -> str:
     parent = data["parent"]
     if parent is None or parent["seq"] == 0:
         return f"incarnation {data['incarnation']}, from the start"
+    if parent["incarnation"] < 0 < data["incarnation"]:
+        return f"incarnation {data['incarnation']}, which this rank joined at {parent['seq']:,}"
     whose = f"incarnation {parent['incarnation']}" if parent["incarnation"] >= 0 else "another run"
     return f"incarnation {data['incarnation']}, from {whose} at {parent['seq']:,}"
 
@@ -135,8 +144,3 @@ def _print_fields(title: str, held: Mapping[str, Any], before: Mapping[str, Any]
         changed = name in before and name != "seq" and exact(before[name]) != exact(value)
         rows.append((name, exact(value) + (f"  (was {exact(before[name])})" if changed else "")))
     screen.pairs(rows)
-
-
-def exact(value: Any) -> str:
-    """Write a value as Python does, every digit of it; text as it is."""
-    return printable(value if isinstance(value, str) else repr(value)) or '""'

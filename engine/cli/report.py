@@ -14,7 +14,7 @@ import attrs
 from tachograph.engine.journal import Journal
 from tachograph.engine.snapshots import Snapshot, catalogue
 
-from .alive import is_alive
+from .alive import ending, is_alive
 from .records import as_data, state_of
 from .rows import Rows
 from .survey import Life, Survey
@@ -33,6 +33,7 @@ class Report:
         saves: how many snapshots were recorded as saved.
         torn: file and offset of a torn tail; None without one.
         damage: what a salvage passed over.
+        ranks: the ranks side by side; None where it has one only, or one was asked for.
     """
 
     run: dict[str, Any]
@@ -47,6 +48,7 @@ class Report:
     saves: int = 0
     torn: dict[str, Any] | None = None
     damage: list[dict[str, Any]] = attrs.field(factory=list)
+    ranks: dict[str, Any] | None = None
 
     def as_data(self) -> dict[str, Any]:
         """Return it as one plain dict."""
@@ -55,7 +57,14 @@ class Report:
 
 
 def gather(
-    run_dir: Path, about: dict[str, Any], journal: Journal | None, *, everything: bool, most: int | None, check: bool
+    run_dir: Path,
+    about: dict[str, Any],
+    journal: Journal | None,
+    *,
+    everything: bool,
+    most: int | None,
+    check: bool,
+    ranks: dict[str, Any] | None = None,
 ) -> Report:
     """Read a run.
 
@@ -66,18 +75,21 @@ def gather(
         everything: count superseded transitions as well.
         most: rows kept of each table; None for all.
         check: read the snapshots whole and compare their digests, instead of their sizes only.
+        ranks: what `ranks.gather` found; None where it wasn't asked.
 
     Raises:
         JournalCorrupt, JournalFormat: the journal can't be read.
         StateFault: a state in it can't be.
     """
     found, faults = catalogue(run_dir)
-    report = Report(run=about, snapshots=Rows(most))
+    report = Report(run=about, snapshots=Rows(most), ranks=ranks)
     saved: dict[str, float] = {}
     if journal is not None:
         survey = Survey(journal, everything=everything, most=most, snapshots={s.path.name for s in found})
         _tell(report, survey, journal, is_alive(run_dir, journal.ranks[0]))
         saved = survey.saved
+    if ranks is not None:
+        report.damage = ranks.pop("damage")  # the journal's own is part of it
     for snapshot in found:
         report.snapshots.add(_snapshot(snapshot, saved, check))
     for path, reason in faults:
@@ -106,7 +118,7 @@ def _tell(report: Report, survey: Survey, journal: Journal, alive: bool | None) 
 
 def _incarnation(life: Life, alive: bool | None) -> dict[str, Any]:
     about, last = life.about, life.last
-    ended, detail = _ended(life, alive)
+    ended, detail = ending(last, life.closed is not None, alive)
     return {
         "incarnation": about.number,
         "began": about.opened,
@@ -118,17 +130,6 @@ def _incarnation(life: Life, alive: bool | None) -> dict[str, Any]:
         "ended": ended,
         "detail": detail,
     }
-
-
-def _ended(life: Life, alive: bool | None) -> tuple[str, str]:
-    last = life.last
-    if last is not None and last.event == "Failed":
-        return "failed", str(last.data.get("kind"))
-    if last is not None and last.event == "Stopped":
-        return "stopped", str(last.data.get("reason"))
-    if life.closed is not None:
-        return "closed", "" if last is None else last.dest
-    return {True: "running", False: "killed", None: "unknown"}[alive], ""
 
 
 def _stands(survey: Survey) -> dict[str, Any] | None:

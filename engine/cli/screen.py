@@ -133,6 +133,11 @@ def text(value: Any) -> str:
     return printable(str(value))
 
 
+def exact(value: Any) -> str:
+    """Write a value as Python does, every digit of it; text as it is."""
+    return printable(value if isinstance(value, str) else repr(value)) or '""'
+
+
 def results(held: Mapping[str, Any], glue: str = " ") -> str:
     """Write an evaluation's results; names that begin with an underscore are the program's own."""
     shown = {name: value for name, value in held.items() if not name.startswith("_")}
@@ -142,6 +147,21 @@ def results(held: Mapping[str, Any], glue: str = " ") -> str:
 def printable(line: str) -> str:
     """Return text on one line, with control characters written out: what was recorded can't steer the terminal."""
     return line.translate(_CONTROL)
+
+
+_UNCLOSED = {
+    "running": "still running",
+    "killed": "killed",
+    "unknown": "running or killed: its process isn't on this machine",
+}
+
+
+def ended(life: Mapping[str, Any]) -> str:
+    """Write how a life of a run ended, as `alive.ending` tells it."""
+    how, detail = life["ended"], printable(life["detail"])
+    if how in _UNCLOSED:
+        return _UNCLOSED[how]
+    return detail if how == "closed" and detail else f"{how}: {detail}" if detail else how
 
 
 def clock(seconds: float, *, date: bool = True) -> str:

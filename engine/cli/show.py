@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_count,
         help="rows of each table, the first and the last; 0: all (20; with --json all)",
     )
-    add("--rank", metavar="N", type=_count, default=0, help="whose journal to read (0)")
+    add("--rank", metavar="N", type=_rank, help="the journal of this rank only; all: the records of all ranks, merged")
     add("--salvage", action="store_true", help="pass over what is damaged in the journal")
 
 
@@ -58,6 +58,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _rank(text: str) -> int | Literal["all"]:
+    if text != "all" and not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} isn't the number of a rank, nor 'all'")
+    return "all" if text == "all" else int(text)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
     if arguments.follow and (arguments.all or arguments.salvage):
@@ -68,10 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
     with _naming_the_way(arguments.run):
         if arguments.at is not None:
             return _print_at(arguments, screen)
-        if arguments.grep is not None:
-            return _print_matching(arguments, screen)
         if arguments.follow:
             return _follow(arguments, screen)
+        if arguments.grep is not None or arguments.rank == "all":
+            return _print_matching(arguments, screen)
         return _print_whole(arguments, about, screen)
 
 
@@ -86,7 +92,9 @@ def _print_whole(arguments: argparse.Namespace, about: dict[str, Any], screen: S
     most = (None if arguments.json else _ROWS) if arguments.rows is None else arguments.rows or None
     begun = rank_directory(arguments.run, 0).parent.is_dir()  # else its process died before it wrote a line
     journal = _open(arguments, every_life=True) if begun else None
-    report = gather(arguments.run, about, journal, everything=arguments.all, most=most, check=arguments.check)
+    asked = {"everything": arguments.all, "most": most, "check": arguments.check}
+    ranks = _abreast(arguments, about) if begun and arguments.rank is None else None
+    report = gather(arguments.run, about, journal, **asked, ranks=ranks)
     if arguments.json:
         screen.json(report.as_data(), indent=2)
     else:
@@ -94,11 +102,26 @@ def _print_whole(arguments: argparse.Namespace, about: dict[str, Any], screen: S
     return 0
 
 
+def _abreast(arguments: argparse.Namespace, about: dict[str, Any]) -> dict[str, Any] | None:
+    """Compare the ranks of a run that has several."""
+    from tachograph.engine.journal.segments import ranks_of
+
+    told = about.get("world")
+    world = told if isinstance(told, int) else 1
+    if max(world, len(ranks_of(arguments.run))) == 1:
+        return None
+    from . import ranks
+
+    return ranks.gather(arguments.run, world, arguments.salvage)
+
+
 def _open(arguments: argparse.Namespace, *, every_life: bool) -> Journal:
     from tachograph.engine.journal import Journal
+    from tachograph.engine.journal.segments import ranks_of
 
     history: Literal["all", "live"] = "all" if every_life else "live"
-    return Journal(arguments.run, rank=arguments.rank, history=history, salvage=arguments.salvage)
+    rank = ranks_of(arguments.run)[0] if arguments.rank is None else arguments.rank
+    return Journal(arguments.run, rank=rank, history=history, salvage=arguments.salvage)
 
 
 @contextlib.contextmanager
@@ -119,46 +142,49 @@ def _print_at(arguments: argparse.Namespace, screen: Screen) -> int:
     from .records import as_data, print_page
 
     journal, seq = _open(arguments, every_life=arguments.all), arguments.at
-    found = [record for record in journal if record.seq == seq] if arguments.all else []
+    several = arguments.all or arguments.rank == "all"
+    found = [record for record in journal if record.seq == seq] if several else []
     for number, record in enumerate(found or [journal.seek(seq)]):
         if arguments.json:
-            screen.json(as_data(record), indent=None if arguments.all else 2)
+            screen.json(as_data(record), indent=None if several else 2)
             continue
         if number:
             screen.line()
-        print_page(record, None if arguments.all else _before(journal, seq), screen)
+        print_page(record, None if arguments.all else _before(journal, record), screen)
     return 0
 
 
-def _before(journal: Journal, seq: int) -> Record | None:
-    from tachograph.engine.journal import JournalError
+def _before(journal: Journal, record: Record) -> Record | None:
+    from tachograph.engine.journal import Journal, JournalError
 
     try:
-        return journal.seek(seq - 1)
+        return Journal(journal.run_dir, rank=record.rank).seek(record.seq - 1)
     except JournalError:
         return None
 
 
 def _print_matching(arguments: argparse.Namespace, screen: Screen) -> int:
     journal = _open(arguments, every_life=arguments.all)
-    search, put, found = arguments.grep.search, _printer(screen, arguments.json), False
+    search = None if arguments.grep is None else arguments.grep.search
+    put, found = _printer(screen, arguments), False
     for item in journal.everything():
-        if search(item.line.decode("utf-8", "replace")) and not _is_quiet(item):
+        if not _is_quiet(item) and (search is None or search(item.line.decode("utf-8", "replace"))):
             found = True
             put(item)
     for damage in journal.damage:
         print(f"passed over at byte {damage.offset:,} of {damage.file}: {damage.reason}", file=sys.stderr)
     if not found:
-        print(f"no record matches {arguments.grep.pattern!r}", file=sys.stderr)
+        text = "there is no record" if search is None else f"no record matches {arguments.grep.pattern!r}"
+        print(text, file=sys.stderr)
     return 0 if found else 1
 
 
-def _printer(screen: Screen, as_json: bool) -> Callable[[Record | SideRecord], None]:
+def _printer(screen: Screen, arguments: argparse.Namespace) -> Callable[[Record | SideRecord], None]:
     from .records import as_data, as_line
 
-    if as_json:
+    if arguments.json:
         return lambda item: screen.json(as_data(item))
-    return lambda item: screen.line(as_line(item, screen))
+    return lambda item: screen.line(as_line(item, screen, whose=arguments.rank == "all"))
 
 
 def _is_quiet(item: Record | SideRecord) -> TypeGuard[SideRecord]:
@@ -166,20 +192,41 @@ def _is_quiet(item: Record | SideRecord) -> TypeGuard[SideRecord]:
 
 
 def _follow(arguments: argparse.Namespace, screen: Screen) -> int:
-    """Print the last transition and each new one, until the run is closed, or its process is gone."""
+    """Print the last transition and each new one, until the run is closed, or its processes are gone."""
     from .alive import Watch
 
     journal = _open(arguments, every_life=False)
-    last, put = journal.last, _printer(screen, arguments.json)
-    seq = 0 if last is None else last.seq
-    watch = Watch(arguments.run, arguments.rank)
+    put, reached = _printer(screen, arguments), _reached(journal)
+    watch = Watch(arguments.run, reached)
+    after = max(min(reached.values(), default=0) - 1, 0)
     with contextlib.suppress(KeyboardInterrupt):
-        for item in journal.follow(stop=watch.process_is_gone, after=max(seq - 1, 0), sides=True):
-            seq = item.seq
+        for item in journal.follow(stop=watch.processes_are_gone, after=after, sides=True):
+            if item.rank not in reached:
+                watch.open.add(item.rank)  # a rank that came later
+            reached[item.rank] = item.seq
             if not _is_quiet(item):
                 put(item)
                 sys.stdout.flush()
             elif item.kind == "closed" and item.incarnation == journal.incarnations[-1].number:
-                return 0
-        print(f"the run was killed after transition {seq:,}: its process is gone", file=sys.stderr)
+                watch.open.discard(item.rank)
+                if not watch.open:
+                    return 0
+        _say_killed(arguments, {rank: reached[rank] for rank in watch.open})
     return 0
+
+
+def _reached(journal: Journal) -> dict[int, int]:
+    """Return the last live transition of each rank that has a part in the run."""
+    from tachograph.engine.journal import Journal
+
+    from .ranks import taking_part
+
+    held = {rank: Journal(journal.run_dir, rank=rank) for rank in journal.ranks}
+    part = taking_part({rank: journal.incarnations for rank, journal in held.items()})
+    return {rank: 0 if (last := held[rank].last) is None else last.seq for rank in part}
+
+
+def _say_killed(arguments: argparse.Namespace, reached: dict[int, int]) -> None:
+    for rank, seq in sorted(reached.items()):
+        whose = f"rank {rank} of " if arguments.rank == "all" else ""
+        print(f"{whose}the run was killed after transition {seq:,}: its process is gone", file=sys.stderr)

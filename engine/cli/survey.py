@@ -247,11 +247,6 @@ class Survey:
 def _lives(journal: Journal) -> dict[int, Life]:
     """Return the incarnations, each with how far it belongs to the live history."""
     lives = {about.number: Life(about, -1) for about in journal.incarnations}
-    number, bound = max(lives, default=-1), math.inf
-    while number in lives and lives[number].live_until < 0:
-        lives[number].live_until = bound
-        parent = lives[number].about.parent
-        if parent is None:
-            break
-        number, bound = parent.incarnation, min(bound, parent.seq)
+    for number, upto in journal.lineage:
+        lives[number].live_until = math.inf if upto is None else upto
     return lives

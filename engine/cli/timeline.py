@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .screen import GLUE, Screen, clock, duration, printable, results, size, text
+from .abreast import print_ranks
+from .screen import GLUE, Screen, clock, duration, ended, printable, results, size, text
 
 if TYPE_CHECKING:
     from .report import Report
@@ -22,11 +23,6 @@ _COUNTERS = {
     "optimizer_steps": ("optimizer steps", ""),
     "samples": ("samples", ""),
     "validations": ("validations", ""),
-}
-_UNCLOSED = {
-    "running": "still running",
-    "killed": "killed",
-    "unknown": "running or killed: its process isn't on this machine",
 }
 
 
@@ -86,6 +82,8 @@ def print_report(report: Report, screen: Screen, *, everything: bool = False) ->
     """
     several = len(report.incarnations) > 1
     _print_standing(report, screen)
+    if report.ranks is not None:
+        print_ranks(report.ranks, screen)
     _print_incarnations(report, screen)
     _print_states(report, screen)
     _print_epochs(report, screen, everything and several)
@@ -130,7 +128,7 @@ def _print_incarnations(report: Report, screen: Screen) -> None:
                 f"i{life['incarnation']}",
                 clock(life["began"]),
                 "" if empty else duration(life["seconds"]),
-                _origin(life["parent"]),
+                _origin(life["parent"], life["incarnation"]),
                 "none" if empty else f"{first:,}-{last:,}",
                 live,
                 _ending(life, report.torn is not None),
@@ -141,19 +139,18 @@ def _print_incarnations(report: Report, screen: Screen) -> None:
         screen.table(["<", "<began", "lived", "<from", "<seq", "<live", "~ended"], rows)
 
 
-def _origin(parent: Mapping[str, Any] | None) -> str:
+def _origin(parent: Mapping[str, Any] | None, incarnation: int) -> str:
     if parent is None or parent["seq"] == 0:
         return "start"
+    if parent["incarnation"] < 0 < incarnation:  # a rank that the run hadn't got before
+        return f"joined at {parent['seq']:,}"
     whose = f"i{parent['incarnation']}" if parent["incarnation"] >= 0 else "parent run"
     return f"{whose} at {parent['seq']:,}"
 
 
 def _ending(life: Mapping[str, Any], torn: bool) -> str:
-    how, detail = life["ended"], printable(life["detail"])
-    if how in _UNCLOSED:
-        newest = life["live_until"] is None
-        return _UNCLOSED[how] + (", its last record torn" if torn and newest and how != "running" else "")
-    return detail if how == "closed" and detail else f"{how}: {detail}" if detail else how
+    unclosed, newest = life["ended"] in ("killed", "unknown"), life["live_until"] is None
+    return ended(life) + (", its last record torn" if torn and newest and unclosed else "")
 
 
 def _print_states(report: Report, screen: Screen) -> None:

@@ -170,6 +170,11 @@ class Journal:
         return [incarnation_of(history, number) for number in sorted(history.segments)]
 
     @property
+    def lineage(self) -> list[tuple[int, int | None]]:
+        """What the live history is made of: (incarnation, the last seq of it that counts; None: all), oldest first."""
+        return self._first.current
+
+    @property
     def seconds(self) -> float:
         """How long the run was at work, all its lives together: each from its start to its last transition."""
         history = self._first
