@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     DistributedSampler,
@@ -29,7 +30,9 @@ from tachograph.drivers.loaders.kept import KeptSource
 from tachograph.drivers.ranks import ALONE, Ranks
 from tachograph.drivers.samplers import BucketedBatchSampler, RandomBatchSampler, RandomSampler
 from tachograph.states.errors import CallerError
+from tests import test_loader_stateful as stateful
 from tests.test_augmentation import all_sources
+from tests.test_loader_stateful import saved
 from tests.test_loaders import Buckets, Shuffled
 from tests.toys import Indexed
 
@@ -757,3 +760,172 @@ def test_batches_are_told_apart_by_what_they_hold(a: Any, b: Any) -> None:
 )
 def test_equal_batches_have_equal_hashes(make: Callable[[], Any]) -> None:
     assert content_hash(make()) == content_hash(make())
+
+
+# -- loaders and data with a state -------------------------------------------------------------------------
+
+
+def check_every_position(make: Callable[[int], Any], share: bool | None, stops: Any = None, n: int = 2) -> list[Any]:
+    """Save after any number of steps, go on in fresh objects, in this epoch and the next; return what was read."""
+
+    def source(ranks: Ranks) -> Any:
+        return source_of(make(ranks.rank), 5, -1, [].append, ranks, share)
+
+    def batches(read_from: Any, epoch: int, done: int = 0, most: int = -1) -> list[str]:
+        return [content_hash(batch) for batch in Read(read_from, epoch, done, None, most).batches]
+
+    def straight(ranks: Ranks) -> list[list[str]]:
+        one = source(ranks)
+        held = [batches(one, epoch) for epoch in range(3)]
+        one.close()
+        return held
+
+    def resumed(ranks: Ranks, epoch: int, k: int) -> list[list[str]]:
+        first = source(ranks)
+        for before in range(epoch):
+            batches(first, before)
+        batches(first, epoch, 0, k)
+        state = saved(first)
+        first.close()
+        again = source(ranks)
+        again.check(state)
+        again.load(state)
+        held = [batches(again, epoch, k), batches(again, epoch + 1)]
+        again.close()
+        return held
+
+    whole = together(n, straight)
+    for epoch in range(2):
+        for k in range(len(whole[0][epoch]) + 1) if stops is None else stops:
+            found = together(n, lambda ranks, epoch=epoch, k=k: resumed(ranks, epoch, k))
+            assert found == [[each[epoch][k:], each[epoch + 1]] for each in whole], (epoch, k)
+    return whole
+
+
+@pytest.mark.filterwarnings("ignore:.*read again")
+@pytest.mark.parametrize("share", [None, True, False])
+@pytest.mark.parametrize("loader", stateful.HERE)
+@pytest.mark.parametrize("stream", [stateful.Stream, stateful.Once, stateful.ItsOwn])
+def test_a_stream_with_a_state_goes_on_over_ranks_from_any_position(stream: Any, loader: str, share: Any) -> None:
+    """R31, R58."""
+    whole = check_every_position(lambda rank: stateful.HERE[loader](stream()), share)
+    together_read = {text for each in whole for text in each[0]}
+    assert len(together_read) == len(whole[0][0]) * (1 if share is False else 2)
+
+
+@pytest.mark.sweep
+@pytest.mark.filterwarnings("ignore:.*read again")
+@pytest.mark.parametrize("share", [None, False])
+@pytest.mark.parametrize("settings", stateful.THERE)
+def test_a_stream_with_a_state_in_workers_goes_on_over_ranks_from_any_position(settings: str, share: Any) -> None:
+    """R31, R58."""
+    check_every_position(lambda rank: StatefulDataLoader(stateful.Stream(), **stateful.THERE[settings]), share)
+
+
+@pytest.mark.filterwarnings("ignore:.*read again")
+@pytest.mark.parametrize("loader", stateful.HERE)
+def test_streams_of_unequal_length_go_on_from_any_position(loader: str) -> None:
+    """R08, R31."""
+    whole = check_every_position(lambda rank: stateful.HERE[loader](stateful.Stateless(10 + 7 * rank)), False)
+    assert [len(epoch) for each in whole for epoch in each] == [len(whole[0][0])] * 6
+
+
+@pytest.mark.parametrize("share", [None, False])
+@pytest.mark.parametrize("name", stateful.INDEXED)
+def test_data_or_a_loader_with_a_state_and_an_index_goes_on_over_ranks_from_any_position(name: str, share: Any) -> None:
+    """R31, R35."""
+    check_every_position(lambda rank: stateful.INDEXED[name](), share)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("name", stateful.INDEXED)
+def test_a_loader_with_a_state_is_dealt_out_whole(name: str, workers: int) -> None:
+    """R58."""
+    found = read(2, lambda rank: stateful.INDEXED[name](num_workers=workers), samples=None)
+    assert sorted(in_order(found)) == list(range(10))
+    assert {each.length for each in found} == {len(step_by_step(found))}
+    assert [each.samples for each in found] == [list(map(len, step_by_step(found)))] * 2
+
+
+class ByItself(DataLoader[Any]):
+    """Iterates without asking its sampler."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([torch.tensor([i]) for i in range(4)])
+
+
+class Through(DataLoader[Any]):
+    """Iterates as torch does, and leaves its last batch out on one rank."""
+
+    short = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(super().__iter__(), 2 if self.short else None)
+
+
+def test_a_loader_that_iterates_by_itself_can_t_be_dealt_out() -> None:
+    with pytest.raises(CallerError, match="iterator of ByItself doesn't ask its sampler for samples"):
+        read(2, lambda rank: ByItself(Indexed(8), batch_size=2))
+    found = read(2, lambda rank: ByItself(Indexed(8), batch_size=2), share=False)
+    assert [len(each.batches) for each in found] == [4, 4]
+
+
+def test_a_loader_with_an_iterator_of_its_own_ends_with_the_others() -> None:
+    """R08."""
+
+    def loader(rank: int) -> Any:
+        made = Through(Indexed(12), batch_size=2)
+        made.short = rank == 1
+        return made
+
+    told: list[str] = []
+    found = read(2, loader, told=told)
+    assert in_order(found) == list(range(8))
+    assert [each.samples for each in found] == [[4, 4]] * 2
+    assert told == [
+        "epoch 0 ends after 2 steps, since a rank has no batch left: 1 batch of the other ranks aren't used"
+    ]
+    one = source_of(Through(Indexed(12), batch_size=2), 5, -1)
+    one.check(together(2, lambda ranks: source_of(loader(0), 5, -1, [].append, ranks).state())[0])
+
+
+def test_a_sampler_that_was_shared_by_the_user_goes_on_from_any_position() -> None:
+    """SA1, R01."""
+
+    def loader(rank: int) -> Any:
+        data = Indexed(20, noise=True)
+        return DataLoader(data, batch_size=3, sampler=RandomSampler(20, seed=1).set_distributed(2, rank))
+
+    def in_batches(rank: int) -> Any:
+        return DataLoader(Indexed(20), batch_sampler=RandomBatchSampler(20, 3, seed=1).set_distributed(2, rank))
+
+    check_every_position(loader, None)
+    check_every_position(in_batches, None)
+
+
+class OfItsOwn(DistributedSampler[Any]):
+    """A user's own kind of it."""
+
+
+class Backwards(BatchSampler):
+    """A user's own kind of batch sampler."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (batch[::-1] for batch in super().__iter__())
+
+
+def test_shares_that_can_t_be_replaced_are_left_to_their_samplers() -> None:
+    """R15."""
+
+    def loader(rank: int, kind: str) -> Any:
+        data = Indexed(12)
+        if kind == "sampler":
+            return DataLoader(data, batch_size=2, sampler=OfItsOwn(data, 2, rank, shuffle=False))
+        return DataLoader(data, batch_sampler=Backwards(DistributedSampler(data, 2, rank, shuffle=False), 2, False))
+
+    for kind in ("sampler", "batches"):
+        found = read(2, lambda rank, kind=kind: loader(rank, kind))
+        assert sorted(in_order(found)) == list(range(12))
+        assert settings_of(loader(0, kind), -1, Rank(Threads(2), 0, 2))["data"].endswith(
+            "shared by itself over 2 ranks"
+        )

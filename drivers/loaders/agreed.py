@@ -87,9 +87,13 @@ class AgreedSource:
     # -- the state -----------------------------------------------------------------------------------------
 
     def state(self, again: bool = False) -> Any:
-        return {"in_turn": None if self._rounds is None else self._rounds.in_turn, "held": self.source.state(again)}
+        held = self.source.state(again)
+        return held if self._rounds is None else {"in_turn": self._rounds.in_turn, "held": held}
 
     def check(self, held: Any) -> None:
+        if self._rounds is None:
+            self.source.check(held)
+            return
         if not isinstance(held, dict) or held.keys() != _KEYS:
             raise RestoreFault(
                 "the snapshot doesn't say how the training loader was shared between ranks: go on with as many of them "
@@ -98,9 +102,9 @@ class AgreedSource:
         self.source.check(held["held"])
 
     def load(self, held: Any) -> None:
-        if self._rounds is not None and held["in_turn"] is not None:
-            self._rounds.in_turn = held["in_turn"]
-        self.source.load(held["held"])
+        if self._rounds is not None:
+            self._rounds.in_turn, held = held["in_turn"], held["held"]
+        self.source.load(held)
 
     def close(self) -> None:
         self.source.close()

@@ -84,6 +84,6 @@ def _sampler_of(dataloader: DataLoader[Any]) -> Any:
     return dataloader.sampler if dataloader.batch_sampler is None else dataloader.batch_sampler
 
 
-def _named(dataloader: Any) -> str:
+def _named(dataloader: Any) -> str | None:
     data = getattr(dataloader, "dataset", dataloader)
-    return f"the training data, a {type(data).__name__},"
+    return None if type(data) in (list, tuple) else f"the training data, a {type(data).__name__},"

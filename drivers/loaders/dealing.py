@@ -52,7 +52,7 @@ class Dealt:
     """
 
     def __init__(self, sampler: Any, seed: int, single: bool, ranks: Ranks, tell: Tell) -> None:
-        self._even = evens(sampler)
+        self._even = _evens(of_torch(sampler))
         sampler = whole(of_torch(sampler))
         self._single = single
         self._ranks = ranks
@@ -189,10 +189,10 @@ def whole(sampler: Any) -> Any:
     return sampler
 
 
-def evens(sampler: Any) -> bool:
+def _evens(sampler: Any) -> bool:
     """Say whether a sampler is torch's `DistributedSampler` that leaves out samples so that ranks have equally many."""
     inner = getattr(sampler, "sampler", None) if type(sampler) is BatchSampler else sampler
     return type(inner) is DistributedSampler and inner.drop_last
 
 
-__all__ = ["Dealt", "Part", "compared", "evens", "left_over", "whole"]
+__all__ = ["Dealt", "Part", "compared", "left_over", "whole"]

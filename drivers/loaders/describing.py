@@ -16,9 +16,17 @@ from .sharing import Sharing, has_index, sharing_of
 from .source import has_state
 
 
-def described(dataloader: Any, max_batches: int) -> str:
-    """Describe what decides the order and the batches of a loader, for comparison at a resume."""
-    return _described(dataloader, max_batches, in_batches=True)
+def described(dataloader: Any, max_batches: int, ranks: Ranks = ALONE, share: bool | None = None) -> str:
+    """Describe what decides the order and the batches of an evaluation loader, for comparison at a resume.
+
+    Args:
+        dataloader: as `EvaluationSource` takes it, as `ranks` and `share` are.
+        max_batches: batches to use of it; -1 uses all.
+        ranks: those that evaluate together.
+        share: the user's `use_eval_dist_sampler`.
+    """
+    dealt = ranks.world_size > 1 and sharing_of(dataloader, share) is Sharing.DEALT
+    return _described(dataloader, max_batches, in_batches=True, dealt=dealt)
 
 
 def settings_of(dataloader: Any, max_batches: int, ranks: Ranks = ALONE, share: bool | None = None) -> dict[str, Any]:
@@ -43,7 +51,7 @@ def settings_of(dataloader: Any, max_batches: int, ranks: Ranks = ALONE, share: 
         free = False
     dealt = many and sharing is Sharing.DEALT
     data = _described(dataloader, max_batches, in_batches=not free, dealt=dealt)
-    if many and not (free and dealt and has_index(dataloader)):
+    if many and not (free and dealt and has_index(dataloader) and not has_state(dataloader.dataset)):
         data += f", shared{_BY[sharing]} over {ranks.world_size} ranks"
     return {"data": data, "batch_size": _batch_size(dataloader) if free else None}
 

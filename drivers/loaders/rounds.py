@@ -26,7 +26,7 @@ class Rounds:
         ranks: who take turns.
         in_turn: see below.
         tell: takes sentences for the user.
-        name: what sentences call the data.
+        name: what sentences call the data; None: nothing is told of it, since each rank has it in memory.
 
     Attributes:
         in_turn: True: all ranks read the same, and each keeps its own batch of every round; False: what a rank reads is
@@ -34,7 +34,7 @@ class Rounds:
         epoch: its number.
     """
 
-    def __init__(self, ranks: Ranks, in_turn: bool | None, tell: Tell, name: str) -> None:
+    def __init__(self, ranks: Ranks, in_turn: bool | None, tell: Tell, name: str | None) -> None:
         self.in_turn = in_turn
         self.epoch = 0
         self._ranks = ranks
@@ -69,7 +69,7 @@ class Rounds:
         if seen[0] is None:
             return
         self.in_turn = len(set(seen)) == 1
-        if self.in_turn and self._ranks.first:
+        if self.in_turn and self._name and self._ranks.first:
             self._tell(
                 f"every rank reads all of {self._name} and uses one batch of {self._ranks.world_size}, since it was "
                 "given the same first batch as the others. To read less, share it in its __iter__, by "

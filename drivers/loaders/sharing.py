@@ -12,6 +12,9 @@ from tachograph.drivers.ranks import Ranks
 from tachograph.drivers.samplers import ReproducibleSampler
 from tachograph.states.errors import CallerError
 
+from .dealing import whole
+from .order import of_torch
+
 
 class Sharing(Enum):
     """Who shares a loader's data between the ranks."""
@@ -34,7 +37,7 @@ def sharing_of(loader: Any, share: bool | None) -> Sharing:
     if share is False:
         return Sharing.OWN
     if has_index(loader):
-        return Sharing.OWN if any(map(_is_a_share, samplers_of(loader))) else Sharing.DEALT
+        return Sharing.OWN if _shares_itself(loader) else Sharing.DEALT
     return Sharing.DEALT if share else Sharing.UNTOLD
 
 
@@ -60,11 +63,16 @@ def check_share(loader: Any, ranks: Ranks) -> None:
                 )
 
 
+def _shares_itself(loader: Any) -> bool:
+    """Whether a loader's samplers give one rank's share, and aren't those of torch's that we replace."""
+    sampler = of_torch(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+    return whole(sampler) is sampler and any(map(_is_a_share, samplers_of(loader)))
+
+
 def _is_a_share(sampler: Any) -> bool:
-    """Whether a sampler gives one rank's share, in a way that we don't replace."""
     if isinstance(sampler, ReproducibleSampler):
         return sampler.num_replicas > 1
-    return isinstance(sampler, DistributedSampler) and type(sampler) is not DistributedSampler
+    return isinstance(sampler, DistributedSampler)
 
 
 __all__ = ["Sharing", "check_share", "has_index", "sharing_of"]
