@@ -66,8 +66,9 @@ def window_size(state: TrainerState, accumulation_steps: int, tail: str = "flush
     """Count the micro-batches in the accumulation window that the batch in work belongs to.
 
     With "flush", the last window of an epoch is as long as the batches that are left for it; where the loader doesn't
-    know its length, a window counts as full until the epoch turns out to be exhausted. With "carry" the next epoch
-    fills the window up, and with "drop" nothing is made of it, so that every window is a full one.
+    know its length, or has made more than it said, a window counts as full until the epoch turns out to be exhausted.
+    With "carry" the next epoch fills the window up, and with "drop" nothing is made of it, so that every window is a
+    full one.
 
     Args:
         state: the state in *step*, before the batch is counted; or in *fetch*, for the window that is open.
@@ -77,4 +78,4 @@ def window_size(state: TrainerState, accumulation_steps: int, tail: str = "flush
     if accumulation_steps == 1 or tail != "flush" or state.num_batches_per_epoch is None:
         return accumulation_steps
     left = state.num_batches_per_epoch - state.batch_idx_in_epoch
-    return min(accumulation_steps, state.accumulated + left)
+    return min(accumulation_steps, state.accumulated + left) if left > 0 else accumulation_steps

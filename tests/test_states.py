@@ -301,6 +301,12 @@ def test_a_window_counts_as_full_until_a_loader_of_unknown_length_is_exhausted()
     assert window_size(TrainerState(state="step", batch_idx_in_epoch=4, accumulated=1), 3) == 3
 
 
+def test_a_window_counts_as_full_behind_the_length_that_its_loader_said() -> None:
+    """R53: nothing is divided by 0."""
+    states = [TrainerState(state="step", num_batches_per_epoch=2, batch_idx_in_epoch=done) for done in range(5)]
+    assert [window_size(state, 3) for state in states] == [2, 1, 3, 3, 3]
+
+
 @pytest.mark.parametrize("tail", ["carry", "drop"])
 def test_without_a_flush_every_window_is_a_full_one(tail: str) -> None:
     """R23."""
