@@ -1,8 +1,8 @@
 """A scripted driver without torch, for tests of engines, callbacks and journals that run in milliseconds.
 
 It behaves as a real driver does, in whole numbers: its one weight depends on every batch, on the order of the
-batches and on its generator, so that a batch lost, doubled or drawn twice ends with another weight. Use it to test
-your own callbacks and states: `Trainer(None, StubDriver(), [1, 2, 3], None, n_epochs=2)`.
+updates and on its generator, so that a batch lost, doubled or drawn twice ends with another weight. Gradients are added
+up, divided and scaled exactly, modulo a prime. Use it to test your own callbacks and states: `Trainer(None, StubDriver(), [1, 2, 3], None, n_epochs=2)`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ class StubDriver(Driver):
         self._passed_over = ""
         self._batches: Sequence[Any] = ()
         self._overfit = 0
+        self._to_restore: int | None = None
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -69,7 +71,9 @@ class StubDriver(Driver):
             self._on[name](self)
 
     def set_optimizers(self, optimizers: Any) -> None:
-        self.optimizers = [] if optimizers is None else list(optimizers)
+        if optimizers is not None and not isinstance(optimizers, Sequence):
+            raise CallerError(f"the stub's optimizers must be a sequence or None, not {type(optimizers).__name__}")
+        self.optimizers = list(optimizers or ())
 
     def set_dataloader(self, dataloader: Any, max_batches: int = -1) -> None:
         if not isinstance(dataloader, Sequence) or not dataloader:
@@ -115,7 +119,7 @@ class StubDriver(Driver):
             return NO_BATCH
         batch = self._batches[self._position]
         self._position += 1
-        return batch
+        return batch if self.input_mapping is None else self.input_mapping(batch)
 
     def train_step(self, batch: Any) -> Any:
         self._called("train_step")
@@ -128,11 +132,12 @@ class StubDriver(Driver):
     def backward(self, loss: Any, divisor: int) -> None:
         self._called("backward")
         number = int(loss * 1000) if loss - loss == 0 else 7  # NaN and infinities count as any other number
-        self.gradient = (self.gradient * 31 + number + divisor) % _PRIME
+        self.gradient = (self.gradient + number * pow(divisor, -1, _PRIME)) % _PRIME
 
     def scale_gradients(self, factor: float) -> None:
         self._called("scale_gradients")
-        self.gradient = (self.gradient + int(factor * 1000)) % _PRIME
+        exact = Fraction(factor).limit_denominator(_PRIME - 1)  # the quotient that the factor was made of
+        self.gradient = self.gradient * exact.numerator * pow(exact.denominator, -1, _PRIME) % _PRIME
 
     def optimizer_step(self) -> bool:
         self._called("optimizer_step")
@@ -179,6 +184,7 @@ class StubDriver(Driver):
             yield
         finally:
             self.restore(held)
+            self.restore_generators()
             self.batch_ids, self.batch_samples = ids, samples
 
     def trial_batches(self, dataloader: Any, seed: int, size: int | None = None) -> Iterator[Any]:
@@ -204,7 +210,10 @@ class StubDriver(Driver):
 
     def load_model(self, source: Any) -> None:
         raw = source.read() if hasattr(source, "read") else Path(source).read_bytes()
-        self.weight = json.loads(raw)["weight"]
+        try:
+            self.weight = json.loads(raw)["weight"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise RestoreFault(f"{source} isn't what a stub's save_model wrote") from error
 
     def weights(self) -> Any:
         return self.weight
@@ -234,7 +243,8 @@ class StubDriver(Driver):
     def evaluate_fn(self, model: Any, mode: str) -> Callable[[Any], Any]:
         def evaluate(batch: Any) -> Any:
             self._called("evaluate_step")
-            return {"value": batch, "weight": self.weight}
+            noise = self.draw() if self.training else 0  # as dropout draws in training mode
+            return {"value": batch, "weight": self.weight + noise}
 
         return evaluate
 
@@ -271,13 +281,14 @@ class StubDriver(Driver):
         self.weight = held["weight"]
         if not training:
             return NO_BATCH
-        self.gradient, self.generator = held["gradient"], held.get("generator", self.generator)
+        self.gradient, self._to_restore = held["gradient"], held.get("generator")
         self._passed_over = "" if "generator" in held else "the state of the generator is missing"
         self._steps, self._updates = held["steps"], held["updates"]
         self.batch_ids, self.batch_samples = held["batch_ids"], 1
         return held["batch"][0] if held["batch"] else NO_BATCH
 
     def restore_generators(self) -> str:
+        self.generator, self._to_restore = self._to_restore or self.generator, None
         return self._passed_over
 
 
