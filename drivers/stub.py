@@ -2,7 +2,8 @@
 
 It behaves as a real driver does, in whole numbers: its one weight depends on every batch, on the order of the
 updates and on its generator, so that a batch lost, doubled or drawn twice ends with another weight. Gradients are added
-up, divided and scaled exactly, modulo a prime. Use it to test your own callbacks and states: `Trainer(None, StubDriver(), [1, 2, 3], None, n_epochs=2)`.
+up, divided and scaled exactly, modulo a prime. Use it to test your own callbacks and states:
+`Trainer(None, StubDriver(), [1, 2, 3], None, n_epochs=2)`.
 """
 
 from __future__ import annotations
