@@ -129,7 +129,10 @@ class TorchFSDPDriver(ShardedCaptures):
         """Have a method of the model gather its parameters, as its forward pass does."""
         if name == "forward" or name in self._called or not callable(getattr(model, name, None)):
             return
+        method = getattr(model, name)
         register_fsdp_forward_method(model, name)
+        if hasattr(method, "__func__"):  # else inspect.signature takes its first parameter for self
+            getattr(model, name).__func__.__wrapped__ = method.__func__
         self._called.add(name)
 
     def _reshard(self) -> None:
@@ -238,16 +241,21 @@ class TorchFSDPDriver(ShardedCaptures):
 
     @contextmanager
     def evaluating(self, model: Any, eval_mode: bool = True) -> Iterator[None]:
-        """Evaluate the same on every rank: with the buffers of rank 0, which the ranks move by themselves in a step."""
+        """Evaluate the same model on every rank."""
         if model is self.model:
             self._shard()
-            for buffer in model.buffers():
-                dist.broadcast(buffer, src=0)
+            self._take_buffers()
         try:
             with super().evaluating(model, eval_mode):
                 yield
         finally:
             self._reshard()
+
+    def _take_buffers(self) -> None:
+        """Take the buffers of rank 0 on every rank; in a step each moves its own (running means, say)."""
+        self._reshard()
+        for buffer in self.model.buffers():
+            dist.broadcast(buffer, src=0)
 
     def evaluate_fn(self, model: Any, mode: str) -> Callable[[Any], Any]:
         if model is self.model:
@@ -258,7 +266,7 @@ class TorchFSDPDriver(ShardedCaptures):
 
     def weights(self) -> Any:
         """Copy the whole weights to the CPU's memory, on every rank: all of them call it."""
-        self._reshard()
+        self._take_buffers()
         return {name: storage.copied(whole(value)) for name, value in self.model.state_dict().items()}
 
     def put_weights(self, held: Any) -> None:
@@ -268,7 +276,7 @@ class TorchFSDPDriver(ShardedCaptures):
         self.model.load_state_dict({name: cut(value, mine[name]) for name, value in held.items()})
 
     def has_weights(self, held: Any) -> bool:
-        self._reshard()
+        self._take_buffers()
         mine = self.model.state_dict()
         alike = isinstance(held, dict) and mine.keys() == held.keys()
         alike = alike and all(same(local(value), _own_of(held[name], value)) for name, value in mine.items())
