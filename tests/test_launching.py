@@ -151,13 +151,15 @@ if "RANK" not in os.environ:
     from tachograph.drivers.launching import launch
     launch(2, "all")
 rank, got = os.environ["RANK"], []
+def say(*words):
+    os.write(1, " ".join(map(str, (rank, *words, "\\n"))).encode())
 def caught(number, frame):
     got.append(number)
-    print(rank, "got", number, flush=True)
+    say("got", number)
 for name in ("SIGINT", "SIGUSR1", "SIGTERM"):
     if sys.argv[1] == "wait":
         signal.signal(getattr(signal, name), caught)
-print(rank, "here", flush=True)
+say("here")
 while not got and sys.argv[1] == "wait":
     time.sleep(0.02)
 time.sleep(0.4 + float(rank))
@@ -166,7 +168,7 @@ if sys.argv[1] == "die" and rank == "1":
 if sys.argv[1] == "fall" and rank == "1":
     sys.exit(7)
 time.sleep(30 * (sys.argv[1] in ("die", "fall")))
-print(rank, "end", got, flush=True)
+say("end", got)
 """
 
 
@@ -184,12 +186,12 @@ def test_a_signal_reaches_every_process_once_and_all_are_waited_for(script: str,
     launcher = started(script, "wait")
     assert launcher.stdout is not None
     here = {launcher.stdout.readline() for _ in range(2)}
-    assert here == {"0 here\n", "1 here\n"}
+    assert here == {"0 here \n", "1 here \n"}
     number = int(getattr(signal, name))
     launcher.send_signal(number)
     status, out, _ = ended(launcher)
     assert status == 128 + number
-    both = [[f"{k} got {number}", f"{k} end [{number}]"] for k in range(2)]
+    both = [[f"{k} got {number} ", f"{k} end [{number}] "] for k in range(2)]
     assert sorted(out.splitlines()) == sorted([*both[0], *both[1]])
 
 
