@@ -1,8 +1,8 @@
 """What a rank takes from a snapshot that was written by as many ranks as there are now, or by another number of them.
 
 Weights and optimizers are the same for all. With another number of ranks, a rank keeps its own generators where it had
-some, the gradients of an open accumulation window are carried over as their sum, and a batch in hand is fetched anew,
-since it was made for another division of the data.
+some, the gradients of an open accumulation window are carried over as their sum, together with what the engine knows
+of them, and a batch in hand is fetched anew, since it was made for another division of the data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def read(directory: Path, ranks: Ranks, strict: bool, gradients: str = "gradient
 
     Returns:
         The entries of `restoring.ENTRIES`, and: `new_rank`, which says that the saved run hadn't got this rank;
-        `buffers`, those of the model that are this rank's own.
+        `buffers`, those of the model that are this rank's own. With another number of ranks, what the engine keeps as
+        its `own` holds, as `ranks`, that of every saved one on rank 0, and nothing on the others.
 
     Raises:
         RestoreFault: a file isn't there, or lacks an entry.
@@ -39,8 +40,11 @@ def read(directory: Path, ranks: Ranks, strict: bool, gradients: str = "gradient
         return held
     fetched_anew: dict[str, Any] = {"batch": None, "has_batch": False, "buffers": {}}
     losses = [] if new else mine["losses"]
-    summed = _summed(directory, gradients, world, ranks, strict)
-    return {**held, **fetched_anew, "losses": losses, gradients: summed}
+    parts = [_part(directory, number, strict) for number in range(world)] if rank == 0 else []
+    own = {**mine["extra"].get("own", {}), "ranks": [part["extra"].get("own", {}) for part in parts]}
+    extra = {**mine["extra"], "own": own}
+    summed = _summed([part[gradients] for part in parts], ranks.world_size)
+    return {**held, **fetched_anew, "losses": losses, "extra": extra, gradients: summed}
 
 
 def _part(directory: Path, rank: int, strict: bool) -> dict[str, Any]:
@@ -50,15 +54,13 @@ def _part(directory: Path, rank: int, strict: bool) -> dict[str, Any]:
     return rest  # type: ignore[no-any-return]
 
 
-def _summed(directory: Path, gradients: str, world: int, ranks: Ranks, strict: bool) -> dict[str, Any]:
+def _summed(gradients: list[dict[str, Any]], world: int) -> dict[str, Any]:
     """Return the gradients of the open window: rank 0 gets what all had, so that their mean stays what it was."""
-    if ranks.rank != 0:
-        return {}
     total: dict[str, Any] = {}
-    for rank in range(world):
-        for name, grad in _part(directory, rank, strict)[gradients].items():
+    for held in gradients:
+        for name, grad in held.items():
             total[name] = grad if name not in total else total[name] + grad
-    return {name: grad * (ranks.world_size / world) for name, grad in total.items()}
+    return {name: grad * (world / len(gradients)) for name, grad in total.items()}
 
 
 __all__ = ["read"]

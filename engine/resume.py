@@ -181,7 +181,8 @@ def _restore(
         engine._prepare()
     else:
         batch = _load(engine, snapshot, strict)
-    if any(_heeded_stop(engine, record) for record in past.accounts):
+    heeded = any(_heeded_stop(engine, record) for record in past.accounts)
+    if engine.ranks.agree(heeded):  # a rank's journal may lack that, or all of it if the rank is a new one
         _ask_again(engine)
     lost = None if snapshot is None else snapshot.about()["unwritten"]
     path = None if snapshot is None else snapshot.path

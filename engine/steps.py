@@ -277,9 +277,14 @@ class Steps:
         return {} if self._weighting is None else {"window": self._weighting.state(self.driver)}  # type: ignore[arg-type]
 
     def _take_window(self, held: Mapping[str, Any]) -> None:
-        """Take back what `_window` returned."""
-        if self._weighting is not None and "window" in held:
-            self._weighting.load(held["window"])
+        """Take back what `_window` returned; with `ranks`, what it returned on each of another number of ranks."""
+        weighting, window = self._weighting, held.get("window")
+        if weighting is None or window is None:
+            return
+        if "ranks" in held:
+            weighting.carry(self.driver, [own["window"] for own in held["ranks"]], window["unit"])  # type: ignore[arg-type]
+        else:
+            weighting.load(window)
 
     def _lengthen(self, before: int, now: int) -> None:
         """Have the gradients of the open window divided by another length."""

@@ -8,7 +8,7 @@ size they'd have without weights, as fp16 needs it; it is a power of two, so no 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tachograph.drivers import Driver
@@ -110,6 +110,19 @@ class Weighting:
     def load(self, state: Mapping[str, Any]) -> None:
         """Take back what `state` returned."""
         self._sum, self._unit = state["weight"], state["unit"]
+
+    def carry(self, driver: Driver, states: Sequence[Mapping[str, Any]], unit: float) -> None:
+        """Take over the open window of another number of ranks, whose gradients are on rank 0 now.
+
+        Args:
+            driver: multiplied their sum with the ranks there are for each there was, so that a mean stays what it was;
+                here it's the sum that has to stay.
+            states: what `state` returned, on all of them; none on another rank than 0.
+            unit: theirs.
+        """
+        self._sum, self._unit = sum(state["weight"] for state in states), unit
+        if states:
+            driver.scale_gradients(len(states) / driver.world_size)
 
 
 def _unit(size: float) -> float:

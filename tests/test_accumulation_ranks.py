@@ -1,0 +1,116 @@
+"""Windows over ranks that exchange their gradients, in real processes over gloo, held against one process by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.jobs.ranks import RankForks
+from tests.toys import equal
+from tests.windows import Tagger, by_hand, loader_of
+
+FULL = (5, 1, 4, 3, 2, 7, 3, 1, 6, 2)
+"""Five micro-batches of two ranks: one sample each."""
+HOLES = (5, 1, 4, 0, 0, 0, 0, 0, 6, 2)
+"""A rank without any target in a batch that closes a window; then a window in which no rank has one."""
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[RankForks]:
+    forks = RankForks("tests.jobs.accumulation_job")
+    yield forks
+    forks.close()
+
+
+def run(forks: RankForks, where: Path, world: int, cases: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each rank found, by the names of the cases."""
+    ended = forks.run(world, where=str(where), cases=cases)
+    assert [rank.status for rank in ended] == [0] * world, "\n".join(rank.err for rank in ended)
+    return [torch.load(where / f"{world}-{rank}.pt", weights_only=True) for rank in range(world)]
+
+
+def farthest(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> float:
+    return max(float((x - y).abs().max()) for x, y in zip(a, b, strict=True))
+
+
+def closeness(precision: str) -> float:
+    return 1e-6 if precision == "fp32" else 4e-3
+
+
+def case(
+    precision: str, tail: str, weight: str | None = None, many: bool = False, overflows: Sequence[int] = (), **more: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a job builds, and what one process is told by hand: twice as many micro-batches."""
+    lengths = HOLES if weight == "n_targets" else FULL
+    about: dict[str, Any] = {"precision": precision, "many": many, "lengths": lengths, "overflows": overflows}
+    return (
+        {**about, "k": 2, "accumulation_tail": tail, "loss_weight": weight, **more},
+        {**about, "k": 4, "tail": tail, "weighed": weight == "n_targets"},
+    )
+
+
+CASES = {
+    "whole": case("fp32", "flush"),
+    "dropped": case("fp32", "drop", None, True),
+    "carried": case("fp32", "carry", "n_targets"),
+    "weighed": case("fp32", "flush", "n_targets", True),
+    "half": case("bf16", "flush", "n_targets"),
+    "overflow here": case("fp16", "flush", None, True, (0,)),
+    "overflow there": case("fp16", "carry", "n_targets", False, (5,)),
+    "overflow in the tail": case("fp16", "flush", "samples", False, (8,)),
+    "unknown end": case("fp32", "flush", None, known=False),
+    "unknown end, overflow": case("fp16", "flush", "n_targets", True, (8,), known=False),
+}
+
+
+def test_windows_of_two_ranks_end_as_those_of_one_process_and_exchange_once(forks: RankForks, tmp_path: Path) -> None:
+    """B9, C7, R06, R23, R33, D3: in every precision; an overflow on one rank skips the update of both."""
+    one, two = run(forks, tmp_path, 2, {name: given for name, (given, _) in CASES.items()})
+    for name, (given, told) in CASES.items():
+        here, there = one[name], two[name]
+        weights, scaler, taken = by_hand(**told)
+        assert equal(here["weights"], there["weights"]), name
+        assert farthest(here["weights"], weights) < closeness(told["precision"]), name
+        assert here["updates"] == there["updates"] == taken, name
+        assert here["scaler"] == there["scaler"] == (scaler or None), name
+        assert all(map(torch.equal, here["update"], there["update"])) or given["overflows"], name
+    firsts = [(here[0], there[0]) for here, there in ((one[n]["backward"], two[n]["backward"]) for n in CASES)]
+    assert not any(torch.equal(here, there) for here, there in firsts)  # the window isn't closed: nothing is exchanged
+    assert torch.equal(one["whole"]["backward"][1], two["whole"]["backward"][1])
+
+
+STOPS = (1, 2, 3, 5, 8)
+
+
+def test_stopped_inside_a_window_ranks_go_on_with_its_bits(forks: RankForks, tmp_path: Path, proven: Any) -> None:
+    """C7, R41, R33: weighed, with an overflow; what isn't exchanged yet is each rank's own."""
+    about, _ = case("fp16", "flush", "n_targets", True, (5,))
+    cases = {"straight": about}
+    for stop in STOPS:
+        here = {**about, "run_dir": f"{stop}", "snapshot_every": None}
+        cases |= {f"{stop}": {**here, "stop": stop}, f"{stop} again": {**here, "resume": "auto"}}
+    for rank in run(forks, tmp_path, 2, cases):
+        for stop in STOPS:
+            assert equal(rank[f"{stop} again"]["weights"], rank["straight"]["weights"])
+            assert rank[f"{stop} again"]["scaler"] == rank["straight"]["scaler"]
+    proven(len(STOPS))
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_another_number_of_ranks_goes_on_with_the_sum_of_a_weighed_window(
+    forks: RankForks, tmp_path: Path, before: int, after: int
+) -> None:
+    """C7, R51: two samples and one, or one and two, are in one window: all of their targets count alike."""
+    about = {"k": 2, "lengths": FULL, "loss_weight": "n_targets", "run_dir": "run", "snapshot_every": None}
+    run(forks, tmp_path, before, {"first": {**about, "stop": 1}})
+    for rank in run(forks, tmp_path, after, {"then": {**about, "resume": "auto", "stop": 2}}):
+        torch.manual_seed(5)
+        model = Tagger()
+        model.train_step(**next(iter(loader_of(FULL, 3))))["loss"].backward()
+        expected = next(model.parameters()).grad
+        assert expected is not None
+        assert farthest(rank["then"]["update"][:1], [expected]) < 1e-6
