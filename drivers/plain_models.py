@@ -32,4 +32,18 @@ def read_model(source: Any) -> Any:
     return pieces.put_in(first["model"], {path: piece.values for path, piece in found.items()})
 
 
-__all__ = ["read_model"]
+def export(snapshot: Path, target: Path) -> int:
+    """Write the weights in a snapshot, by whichever driver, as one file that any `load_model` takes.
+
+    Returns:
+        How many tensors there are.
+
+    Raises:
+        RestoreFault, OSError: as `read_model`; or it can't be written.
+    """
+    state = read_model(snapshot / "model.pt")
+    storage.write_model(state, target)
+    return len(state)
+
+
+__all__ = ["export", "read_model"]

@@ -1,4 +1,4 @@
-"""`tachograph snapshots`: ls, verify, prune."""
+"""`tachograph snapshots`: ls, verify, prune, export."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
-from tachograph.engine import Journal
+from tachograph.engine import Journal, Trainer
 from tachograph.engine.snapshots import catalogue
 from tests.test_cli_start import DOCS, LOADED
 from tests.test_cli_support import cli, failed, in_a_process, resumed, validating
@@ -42,7 +43,7 @@ def test_no_action_imports_torch_or_the_trainer(run: Path, action: str) -> None:
 
 
 def test_the_docs_name_every_action_and_every_option() -> None:
-    for action in ("ls", "verify", "prune"):
+    for action in ("ls", "verify", "prune", "export"):
         assert f"`tachograph snapshots {action} " in DOCS
         for option in re.findall(r"--[a-z-]+", cli("snapshots", action, "--help").out):
             assert option == "--help" or f"`{option}" in DOCS, option
@@ -306,3 +307,41 @@ def test_what_went_is_shown_among_the_side_records(run_dir: Path) -> None:
     line = next(line for line in cli("show", run_dir).section("Side records") if "pruned" in line)
     assert line.endswith(f"snapshot {first['data']['snapshots'][0]}")
     resumed(run_dir, n_epochs=3)
+
+
+# -- export ------------------------------------------------------------------------------------------------
+
+
+def test_the_weights_of_the_newest_intact_snapshot_are_exported(tmp_path: Path) -> None:
+    run_dir, target = tmp_path / "run", tmp_path / "model.pt"
+    model = torch.nn.Linear(2, 1)
+    trainer = Trainer(
+        model,
+        "torch",
+        [{"input": torch.ones(1, 2)}] * 2,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        batch_step_fn=_step,
+        n_epochs=2,
+        snapshot_every=1,
+        run_dir=run_dir,
+        progress_bar=None,
+    )
+    trainer.run()
+    *_, older, newest = catalogue(run_dir)[0]
+    said = cli("snapshots", "export", str(run_dir), "-o", str(target))
+    assert (said.status, said.out.split()[:4]) == (0, ["2", "tensors", "of", newest.path.name])
+    other = torch.nn.Linear(2, 1)
+    other.load_state_dict(torch.load(target, weights_only=True))
+    assert torch.equal(other.weight, model.weight)
+    flip(newest.path / "model.pt")
+    told = json.loads(cli("snapshots", "export", str(run_dir), "-o", str(target), "--json").out)
+    assert told == {"snapshot": older.path.name, "output": str(target), "tensors": 2}
+    said = cli("snapshots", "export", str(run_dir), "-o", str(target), "--snapshot", newest.path.name)
+    assert (said.status, said.out) == (2, "")
+    assert f"has no snapshot {newest.path.name} that is intact" in said.err
+
+
+def _step(trainer: Trainer, batch: dict[str, torch.Tensor]) -> None:
+    trainer.backward({"loss": trainer.model(**batch).sum()})
+    trainer.step()
+    trainer.zero_grad()

@@ -1,4 +1,4 @@
-"""`tachograph snapshots`: lists a run's snapshots, verifies them byte by byte, or lets old ones go."""
+"""`tachograph snapshots`: lists a run's snapshots, verifies them byte by byte, lets old ones go, or exports a model."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what the command takes."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ls|verify|prune")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ls|verify|prune|export")
     ls = actions.add_parser("ls", help="list them", description="List the snapshots of a run.")
     verify = actions.add_parser("verify", help="read every byte", description="Read every byte, and compare digests.")
     prune = actions.add_parser("prune", help="remove old ones", description="Remove snapshots but those to keep.")
-    for action in (ls, verify, prune):
+    export = actions.add_parser("export", help="write the weights in one", description="Write a snapshot's weights.")
+    for action in (ls, verify, prune, export):
         action.add_argument("run", metavar="RUN", type=Path, help="the run directory")
         action.add_argument("--json", action="store_true", help="print JSON, one object a line")
     add = prune.add_argument
@@ -37,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--smaller-better", action="store_true", help="for --keep-best: a smaller value is the better one")
     add("--keep-every", metavar="N", type=int, help="keep the first after every N batches; -N: after every N epochs")
     add("--dry-run", action="store_true", help="say what would go, and change nothing")
+    export.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the file to write")
+    export.add_argument("--snapshot", metavar="NAME", help="which one (the newest that is intact)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -257,4 +260,38 @@ def _said(screen: Screen, as_json: bool, done: str) -> Callable[[str, int], None
     return told
 
 
-_ACTIONS: dict[str, Callable[[argparse.Namespace, str, Screen], int]] = {"ls": _ls, "verify": _verify, "prune": _prune}
+# -- export ------------------------------------------------------------------------------------------------
+
+
+def _export(arguments: argparse.Namespace, run: str, screen: Screen) -> int:
+    from tachograph.drivers.plain_models import export
+
+    snapshot, target = _intact(arguments.run, run, arguments.snapshot), arguments.output
+    tensors = export(snapshot.path, target)
+    if arguments.json:
+        screen.json({"snapshot": snapshot.path.name, "output": str(target), "tensors": tensors})
+    else:
+        screen.line(f"{tensors:,} tensors of {snapshot.path.name} are in {target}, for trainer.load_model")
+    return 0
+
+
+def _intact(run_dir: Path, run: str, name: str | None) -> Snapshot:
+    """Return the snapshot of this name, or the newest one that can be used."""
+    from tachograph.engine.snapshots import catalogue
+
+    found = [s for s in catalogue(run_dir)[0] if s.run == run and name in (None, s.path.name)]
+    for snapshot in sorted(found, key=lambda s: (s.incarnation, s.seq), reverse=True):
+        if not snapshot.fault():
+            return snapshot
+    which = "no snapshot" if name is None else f"no snapshot {name}"
+    raise CallerError(
+        f"{run_dir} has {which} that is intact: `tachograph snapshots verify {run_dir}` says what is wrong"
+    )
+
+
+_ACTIONS: dict[str, Callable[[argparse.Namespace, str, Screen], int]] = {
+    "ls": _ls,
+    "verify": _verify,
+    "prune": _prune,
+    "export": _export,
+}
