@@ -39,6 +39,7 @@ from tachograph.drivers.launching import again
 from tachograph.drivers.output import OutputOfOthers
 from tachograph.drivers.places import Places, places_of
 from tachograph.engine import Journal
+from tachograph.engine.signals import Signals
 from tachograph.engine.snapshots import catalogue
 from tachograph.states.errors import CallerError
 from tests.toys import Regression
@@ -70,7 +71,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def wait_for(*paths: Path) -> None:
     end = time.monotonic() + PATIENCE
-    while not all(path.exists() for path in paths):
+    while not all(path.exists() and path.stat().st_size for path in paths):
         assert time.monotonic() < end, [path for path in paths if not path.exists()]
         time.sleep(0.02)
 
@@ -129,10 +130,16 @@ def test_the_status_is_that_of_the_rank_that_failed_and_all_listeners_heard_of_i
 
 
 def test_a_signal_to_the_launcher_ends_all_ranks_at_one_transition_with_a_snapshot(tmp_path: Path) -> None:
-    """D5, D7, R30: and rank 1 has the time it takes, after rank 0 has ended its work; nothing of it is shown."""
+    """D5, D7, R30: and rank 1 has the time it takes, after rank 0 has ended its work; nothing of it is shown.
+
+    It reaches the ranks twice, as under Slurm, which signals all processes of a step.
+    """
     launcher = started(*JOB, "waiting", str(tmp_path), "ignore")
-    wait_for(tmp_path / "here-0", tmp_path / "here-1")
+    here = [tmp_path / f"here-{k}" for k in range(2)]
+    wait_for(*here)
     launcher.send_signal(signal.SIGTERM)
+    for path in here:
+        os.kill(int(path.read_text(encoding="utf-8")), signal.SIGTERM)
     time.sleep(0.3)
     (tmp_path / "go").touch()
     status, out, error = ended(launcher)
@@ -142,6 +149,24 @@ def test_a_signal_to_the_launcher_ends_all_ranks_at_one_transition_with_a_snapsh
     ends = [Journal(tmp_path / "run", rank=k).last for k in range(2)]
     assert [(end.seq, end.event, end.data) for end in ends if end] == [(9, "Stopped", {"reason": "SIGTERM"})] * 2
     assert [snapshot.seq for snapshot in catalogue(tmp_path / "run")[0]] == [8]
+
+
+def test_the_same_signal_again_is_no_second_one_if_it_comes_soon() -> None:
+    """R30: another one, or the same one later, acts at once."""
+    heard: list[int] = []
+    with Signals(heard.append, soon=60.0):
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert heard == [signal.SIGTERM]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    with Signals(heard.append, soon=0.01):
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.02)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert heard == [signal.SIGTERM, signal.SIGINT]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 SCRIPT = """

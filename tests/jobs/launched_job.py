@@ -124,7 +124,7 @@ def waiting(folder: Path, output: str) -> dict[str, Any]:
 
     def stand(trainer: Trainer) -> None:
         if trainer.global_forward_batches == 2 and not (folder / "go").exists():
-            (folder / f"here-{rank()}").touch()
+            (folder / f"here-{rank()}").write_text(str(os.getpid()), encoding="utf-8")
             while not (folder / "go").exists():
                 time.sleep(0.01)
             time.sleep(0.5 * rank())
