@@ -108,13 +108,13 @@ def straight(forks: RankForks, tmp_path_factory: pytest.TempPathFactory) -> Call
 
 
 WAYS: list[tuple[int, dict[str, Any]]] = [
-    (8, {"accumulation": 3}),
-    (20, {"precision": "fp16", "accumulation": 2, "workers": 2}),
+    (16, {"accumulation": 3}),  # the snapshot before it is of an open window
+    (16, {"precision": "fp16", "accumulation": 3, "workers": 2}),
 ]
-MORE = [(seq, {"accumulation": n, "precision": p}) for n in (1, 2, 3) for p in (None, "bf16") for seq in (3, 12, 25)]
+MORE = [(seq, {"accumulation": n, "precision": p}) for n in (1, 2, 3) for p in (None, "bf16") for seq in (15, 25, 31)]
 FOUR: list[tuple[int, dict[str, Any]]] = [
-    (8, {"accumulation": 3, "world": 4}),
-    (8, {"accumulation": 2, "world": 4, "mesh": (2, 2)}),
+    (16, {"accumulation": 3, "world": 4}),
+    (16, {"accumulation": 3, "world": 4, "mesh": (2, 2)}),
 ]
 
 
@@ -143,7 +143,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     forks: RankForks, straight: Callable[..., Any], tmp_path: Path, before: int, after: int
 ) -> None:
     """D13."""
-    kill(forks, tmp_path, 9, before, accumulation=3)
+    kill(forks, tmp_path, 16, before, accumulation=3)
     ended = run(forks, tmp_path, after, accumulation=3)
     saved = {s.seq: s.path for s in catalogue(tmp_path / "run")[0]}
     for rank in ended:
