@@ -15,6 +15,7 @@ import pytest
 
 from tachograph.drivers.ranks import RankFailed
 from tachograph.engine import recording
+from tachograph.engine.cli.ranks import Abreast
 from tachograph.engine.cli.screen import Screen
 from tachograph.engine.journal import Journal, JournalWriter, Position, rank_directory
 from tachograph.states import Failed
@@ -252,6 +253,8 @@ def test_the_last_thousand_transitions_that_all_have_count_and_no_pause_between_
     found = run.json()
     assert found["measured"] == 1000
     assert found["slowest"]["seconds"] == 0.0
+    passings = Abreast(Journal(run_dir, rank="all"), since=1000).passings([0, 1])
+    assert [n for n, passing in enumerate(passings, 1000) if not passing.dwells] == [1101]
 
 
 def position(run_dir: Path, rank: int, seq: int) -> Position:
@@ -310,7 +313,7 @@ def test_a_rank_that_was_killed_is_what_the_others_ended_of(run_dir: Path) -> No
     run.rank(1, transitions(8)).abandon()
     run.dead(1)
     said = sentences(run.show())
-    assert said[:2] == ["Rank 1 ended without a record of why", "Rank 0 ended because of it"]
+    assert said[:2] == ["Rank 1 left no record of its end", "Rank 0 ended because of it"]
     assert run.json()["failure"]["gone"] == [1]
 
 

@@ -120,6 +120,19 @@ def test_a_damaged_rank_is_named_and_a_salvage_reads_round_it(tmp_path: Path) ->
     assert {r.seq for r in Journal(tmp_path, rank=1, salvage=True)} == {1, 2, 4, 5, 6}
 
 
+def test_a_journal_of_another_rank_or_of_another_run_is_refused(tmp_path: Path) -> None:
+    one, other = ranks(tmp_path / "one", 3, 3), ranks(tmp_path / "other", 3, 3, run_id="other")
+    shutil.rmtree(rank_directory(one, 1))
+    shutil.copytree(rank_directory(one, 0), rank_directory(one, 1))
+    with pytest.raises(JournalCorrupt, match="it belongs to rank 0"):
+        list(Journal(one, rank="all"))
+    shutil.rmtree(rank_directory(one, 1))
+    shutil.copytree(rank_directory(other, 1), rank_directory(one, 1))
+    with pytest.raises(JournalCorrupt, match="it belongs to another run than the lowest rank's, 'other'"):
+        list(Journal(one, rank="all"))
+    assert len(list(Journal(one))) == 3
+
+
 def test_a_torn_tail_of_any_rank_is_the_end_of_that_rank(tmp_path: Path) -> None:
     ranks(tmp_path, 4, 4)
     path = next(rank_directory(tmp_path, 1).glob("*.jsonl"))

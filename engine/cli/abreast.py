@@ -74,7 +74,7 @@ def _failure(failure: Mapping[str, Any] | None) -> list[str]:
         what = f"{printable(failure['kind'])}: {printable(failure['error'])}"
         told.append(f"Rank {failure['rank']} failed first, {where}: {what}")
     elif failure["gone"]:
-        told.append(f"{named(failure['gone']).capitalize()} ended without a record of why")
+        told.append(f"{named(failure['gone']).capitalize()} left no record of its end")
     else:
         told.append("Which rank failed first is in no journal here")
     if failure["as_well"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -76,6 +77,17 @@ class RankHistory:
         if not self.salvage:
             names = [segment.plain_name for segment in listed]
             check_links(self.directory, self.segments, names, self.mark)
+            self._check_owner()
+
+    def _check_owner(self) -> None:
+        """Hold the headers against where the files lie: they are this rank's, and of the run that the others are of."""
+        others = [] if self.run is None else [opened[0][1].run for opened in self.run.segments.values()]
+        for segment, header in itertools.chain(*self.segments.values()):
+            if self.directory.name != f"rank-{header.rank}":
+                raise JournalCorrupt(segment.path, 0, f"it belongs to rank {header.rank}")
+            if others and header.run != others[0]:
+                reason = f"it belongs to another run than the lowest rank's, {header.run!r}"
+                raise JournalCorrupt(segment.path, 0, reason)
 
     def _read_mark(self) -> Mark | None:
         try:
