@@ -226,9 +226,10 @@ def test_ranks_take_turns_over_batches_that_are_made_by_others(name: str, n: int
     at = sum(map(len, one.ids[:n]))
     (rest,) = read(1, loader, done=1, samples=at)
     assert rest.ids == one.ids[n:]
-    again = read(n, loader, done=1, samples=at)
-    assert [each.ids for each in again] == [each.ids[1:] for each in found]
-    assert [each.length for each in again] == [steps] * n
+    for samples in (at, None):
+        again = read(n, loader, done=1, samples=samples)
+        assert [each.ids for each in again] == [each.ids[1:] for each in found]
+        assert [each.length for each in again] == [steps] * n
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.sweep)])
@@ -250,14 +251,14 @@ def test_a_position_holds_for_any_number_of_ranks_and_any_batch_size(workers: in
 
 @settings(max_examples=60, deadline=None)
 @given(
-    total=st.integers(1, 40), n=st.integers(1, 4), size=st.integers(1, 5), drop=st.booleans(), place=st.integers(0, 45)
+    total=st.integers(1, 40), n=st.integers(1, 4), size=st.integers(1, 5), drop=st.booleans(), place=st.integers(0, 40)
 )
 def test_from_any_position_each_sample_comes_once_and_the_length_is_that_of_the_steps(
     total: int, n: int, size: int, drop: bool, place: int
 ) -> None:
     """R51, R58."""
     whole = DataLoader(Indexed(total), batch_size=total, shuffle=True)
-    order = Read(source_of(whole, 5, -1), 0, 0, 0).ids[0]
+    order, place = Read(source_of(whole, 5, -1), 0, 0, 0).ids[0], min(place, total)
     usable = total // (n * size) * n * size if drop else total - (total % (n * size) if total % (n * size) < n else 0)
     told: list[str] = []
 
@@ -295,6 +296,34 @@ def test_a_sample_s_augmentation_does_not_depend_on_the_number_of_ranks(workers:
     assert one[: len(two)] == two
     assert len(two) >= len(one) - 1
     assert samples(read_apart(2, loader, done=1, place=4)) == one[4 : len(two)]
+
+
+class Keeping(DataLoader[Any]):
+    """A user's own kind of loader, with a state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("kind", [DataLoader, Keeping])
+@pytest.mark.parametrize("batches", [None, [[1, 2], [0, 5, 3], [4], [6]]])
+def test_nor_does_it_where_ranks_take_turns_or_the_loader_keeps_its_place(kind: Any, batches: Any) -> None:
+    """R51, R26."""
+
+    def loader(rank: int) -> Any:
+        data = all_sources()
+        return kind(data, batch_size=2, shuffle=True) if batches is None else kind(data, batch_sampler=batches)
+
+    def samples(found: list[Read]) -> list[str]:
+        parts = [batch for step in zip(*(each.batches for each in found), strict=True) for batch in step]
+        return [repr(sample) for batch in parts for sample in zip(*batch, strict=True)]
+
+    one, two = (samples(read_apart(n, loader)) for n in (1, 2))
+    assert len(two) >= 6
+    assert one[: len(two)] == two
 
 
 def read_apart(n: int, loader: Callable[[int], Any], done: int = 0, place: int = 0) -> list[Read]:
@@ -433,7 +462,7 @@ def test_ranks_with_unequally_many_batches_end_together(make: Any) -> None:
         assert told == [
             f"epoch {epoch} ends after 5 steps, since a rank has no batch left: {unused} of the other ranks aren't used"
         ]
-        rest = read(2, loader, epoch, done=3, samples=None, share=False)
+        rest = read(2, loader, epoch, done=3, samples=6, share=False)
         assert [each.ids for each in rest] == [each.ids[3:] for each in found]
         assert [content_hash(each.batches) for each in rest] == [content_hash(each.batches[3:]) for each in found]
 
@@ -555,10 +584,12 @@ def test_a_resume_in_mid_epoch_keeps_to_who_shares(name: str) -> None:
         source = source_of(STREAMS[name](ranks.rank), 5, -1, [].append, ranks)
         return [content_hash(batch) for epoch in range(2) for batch in Read(source, epoch, 0, 0).batches]
 
+    told: list[str] = []
+
     def resumed(ranks: Ranks, k: int) -> list[str]:
         source = source_of(STREAMS[name](ranks.rank), 5, -1, [].append, ranks)
         before = [content_hash(batch) for batch in Read(source, 0, 0, 0, most=k).batches]
-        again = source_of(STREAMS[name](ranks.rank), 5, -1, [].append, ranks)
+        again = source_of(STREAMS[name](ranks.rank), 5, -1, told.append, ranks)
         held = source.state()
         again.check(held)
         again.load(held)
@@ -571,6 +602,7 @@ def test_a_resume_in_mid_epoch_keeps_to_who_shares(name: str) -> None:
     assert not set(whole[0][:15]) & set(whole[1][:15])
     for k in (1, 7, 15):
         assert together(2, lambda ranks, k=k: resumed(ranks, k)) == whole
+    assert not any("every rank reads all" in text for text in told)
 
 
 def test_a_state_of_one_process_is_refused_by_many() -> None:
@@ -619,6 +651,11 @@ def test_what_can_t_change_its_number_of_ranks_says_so() -> None:
         assert settings_of(loader, -1, two)["data"].endswith(", shared as its first batch tells over 2 ranks")
         assert settings_of(loader, -1, two, True)["data"].endswith(", shared over 2 ranks")
         assert "rank" not in settings_of(loader, -1)["data"]
+    kept = DataLoader(stateful.Remembering(), batch_size=3)
+    assert settings_of(kept, -1, two) == {
+        "data": "Remembering of 10 samples by SequentialSampler, shared over 2 ranks",
+        "batch_size": 3,
+    }
 
 
 # -- evaluation --------------------------------------------------------------------------------------------

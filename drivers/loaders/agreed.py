@@ -66,7 +66,7 @@ class AgreedSource:
                 check_empty(self._ranks.gather(not here))
             return self._ended(having)
         self._at += 1
-        self.ids, self.samples = self.source.ids, self.source.samples or samples
+        self.ids, self.samples = self.source.ids, samples
         return batch
 
     def _count(self, batch: Any) -> int:
