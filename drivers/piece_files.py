@@ -53,7 +53,7 @@ def write(pieces: Mapping[str, Piece], directory: Path, rank: int) -> Written:
     Raises:
         OSError: the disk refused.
     """
-    own = {path: piece for path, piece in pieces.items() if piece.first and piece.values.numel()}
+    own = {path: piece for path, piece in pieces.items() if piece.first and (piece.values.numel() or 0 in piece.size)}
     files: Written = {}
     writer = FileSystemWriter(directory, sync_files=False, per_thread_copy_ahead=0)
     writer.fs = _Hashing(files)
@@ -126,11 +126,15 @@ class _Index:
         self.held: dict[str, TensorStorageMetadata] = {}
         self.places: dict[MetadataIndex, _Place] = {}
         for rank in range(ranks):
-            path = directory / index_of(rank)
-            if not path.is_file():
-                raise RestoreFault(f"{directory} has no {path.name}: a rank's part of it is missing")
-            for name, told in storage.read(path).items():
+            for name, told in storage.read(self._file(index_of(rank))).items():
                 self._add(name, told)
+        for file in {place.relative_path for place in self.places.values()}:
+            self._file(file)
+
+    def _file(self, name: str) -> Path:
+        if not (self._directory / name).is_file():
+            raise RestoreFault(f"{self._directory} has no {name}: a rank's part of it is missing")
+        return self._directory / name
 
     def _add(self, name: str, told: dict[str, Any]) -> None:
         held = self.held.setdefault(

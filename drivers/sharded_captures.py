@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from . import carrying, piece_files, pieces, restoring, storage
-from .driver import NO_BATCH
 from .errors import RestoreFault
 from .fsdp_api import DTensor
 from .many import ManyProcesses
@@ -41,11 +40,11 @@ class ShardedCaptures(ManyProcesses):
     def _reshard(self) -> None:
         """Let go of whole parameters that are left of a forward pass without a backward pass."""
 
-    def capture(self, extra: Mapping[str, Any], batch: Any = NO_BATCH) -> dict[str, Any]:
-        """Copy what this rank holds to the CPU's memory; no rank waits for another."""
+    def _captured(self, extra: Mapping[str, Any], batch: Any, whole: bool) -> dict[str, Any]:
+        """Copy what this rank holds, in each case: no other rank does."""
         assert self._pending is not None, "setup() comes first"
         self._reshard()
-        held = self._captured(extra, batch, True)
+        held = super()._captured(extra, batch, True)
         return {**held, "pending": held["staging"].copied("pending", self._pending.named())}
 
     def save(self, capture: Any, directory: Path) -> dict[str, tuple[int, str]]:
