@@ -59,7 +59,7 @@ SETTINGS: dict[str, Any] = {
     "torch_kwargs": None,
     "processes": None,
     "output_from_new_proc": "only_error",
-    # accepted for code written for it; with one process they change nothing
+    # with one process these change nothing
     "data_device": None,
     "torch_ddp_kwargs": None,
     "use_dist_sampler": None,
@@ -286,6 +286,8 @@ def driver_options(driver: Any, precision: Any, fp16: bool, given: dict[str, Any
         "non_blocking": nested.get("non_blocking", given["torch_non_blocking"]),
         "scaler_options": nested.get("gradscaler_kwargs"),
         "ddp_options": {**(given["torch_ddp_kwargs"] or {}), **nested.get("ddp_kwargs", {})},
+        "fsdp_options": nested.get("fsdp_kwargs"),
+        "data_device": given["data_device"],
         "share": given["use_dist_sampler"],
         "eval_share": given["use_eval_dist_sampler"],
         "processes": given["processes"],

@@ -58,10 +58,11 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
     Args:
         model: an `nn.Module`. For a batch, its `train_step` is called if it has one, else its forward pass: a dict
             batch fills the parameters by name, any other is passed whole. It returns a dict or dataclass with `loss`.
-        driver: "torch", "auto", or a `Driver`.
+        driver: "torch" (one process), "torch_ddp" (several, each with the whole model), "torch_fsdp" (several, each with
+            a share of it), "auto" (what the launch and the devices say), or a `Driver`; see `choose_driver`.
         train_dataloader: one loader: a `DataLoader`, or anything that can be iterated over again and again.
         optimizers: one torch optimizer or a sequence of them.
-        device: where to train; None: where the model's parameters are.
+        device: where to train; None: where the model's parameters are; a list: in a process on each; -1: on all GPUs.
         n_epochs: how many epochs in all; a run that is extended counts those it has done. None: no limit.
         validate_dataloaders: one loader, or a dict name -> loader; given if and only if `metrics` is.
         batch_step_fn: `f(trainer, batch)`, replaces the step: it calls `trainer.train_step`, `backward`, `step` and
@@ -105,8 +106,12 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
             warnings.
             `detect_anomaly`: True: during a run, a backward pass that makes a NaN is an error.
             `compile`: True, or a dict of `torch.compile`'s arguments: what batches are given to is compiled.
-            Taken, and without effect in one process: `data_device`, `torch_ddp_kwargs`, `use_dist_sampler`,
-            `use_eval_dist_sampler`, `output_from_new_proc`, `check_dataloader_legality`.
+            Several processes: `processes`, how many to start where `device` isn't a list, and `output_from_new_proc`,
+            "all", "only_error", "ignore" or a folder for what the others print; the rest has no effect in one:
+            `torch_ddp_kwargs`, those of `DistributedDataParallel`, or `torch_kwargs={"ddp_kwargs": ..., "fsdp_kwargs":
+            ...}`; `use_dist_sampler` and `use_eval_dist_sampler`: False: each rank's loader makes what that rank is to
+            read; `data_device`, where batches are moved, if not to the model.
+            Taken, and without effect: `check_dataloader_legality`.
 
     Attributes:
         state: your own values, saved with every snapshot: a dict with attributes.
