@@ -58,8 +58,8 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
     Args:
         model: an `nn.Module`. For a batch, its `train_step` is called if it has one, else its forward pass: a dict
             batch fills the parameters by name, any other is passed whole. It returns a dict or dataclass with `loss`.
-        driver: "torch" (one process), "torch_ddp" (several, each with the whole model), "torch_fsdp" (several, each with
-            a share of it), "auto" (what the launch and the devices say), or a `Driver`; see `choose_driver`.
+        driver: "torch" (one process), "torch_ddp" (several, each with the whole model), "torch_fsdp" (several, each
+            with a share of it), "auto" (what the launch and the devices say), or a `Driver`; see `choose_driver`.
         train_dataloader: one loader: a `DataLoader`, or anything that can be iterated over again and again.
         optimizers: one torch optimizer or a sequence of them.
         device: where to train; None: where the model's parameters are; a list: in a process on each; -1: on all GPUs.
