@@ -579,18 +579,23 @@ def test_one_process_holds_no_exchange_back() -> None:
 
 
 def test_weights_are_summed_over_the_ranks_and_their_mean_is_undone() -> None:
-    """C7, R06: 5 targets here and 15 there: what the exchange averaged is 1/2 of the sum."""
-    model = Line()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    batches = [torch.tensor([1.0, 2.0, 6.0, 3.0, 8.0], dtype=torch.float64)]
-    about: dict[str, Any] = {"n_epochs": 1, "run_dir": None, "progress_bar": None, "loss_weight": "plain"}
-    trainer = Trainer(model, "torch", batches, optimizer, **about)
-    ranks = Scripted(lambda value: value * 3 if isinstance(value, float) else value)
-    trainer.driver.ranks = ranks  # type: ignore[union-attr]
-    gradients: list[float] = []
-    trainer.on("on_before_optimizer_step", lambda t, o: gradients.append(float(model.w.grad)))  # type: ignore[arg-type]
+    """C7, R06: 5 targets here and 15 there: of the mean of both, this rank's loss is to be 2 * 5/20."""
+    factors: list[float] = []
+
+    class Noting(Exchanging):
+        def backward(self, loss: Any, divisor: int) -> None:
+            factors.append(loss / divisor)
+            super().backward(loss, divisor)
+
+        def scale_gradients(self, factor: float) -> None:
+            factors.append(factor)
+
+    driver = Noting(loss=lambda batch, n: 1.0)
+    driver.ranks = Scripted(lambda value: value * 3 if isinstance(value, float) else value)
+    trainer = stub([0], driver, n_epochs=1, loss_weight=lambda outputs, batch: 5)
     trainer.run()
-    assert gradients == pytest.approx([20.0 * 2 / 20], rel=1e-12)
-    ranks.other = lambda value: -value if isinstance(value, float) else value
+    assert math.prod(factors) == pytest.approx(2 * 5 / 20, rel=1e-12)
+    assert len(factors) == 2
+    driver.ranks = Scripted(lambda value: -value if isinstance(value, float) else value)
     trainer.n_epochs = 2
     assert trainer.run().optimizer_steps == 1  # nothing weighed anything, by what both ranks say
