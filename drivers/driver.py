@@ -19,6 +19,7 @@ from tachograph.states.errors import CallerError
 from .averages import Averages
 from .lengths import length_of
 from .ranks import ALONE, Ranks
+from .share import Share
 
 
 class _NoBatch:
@@ -51,6 +52,8 @@ class Driver(abc.ABC):
         evaluates: an evaluation is under way.
         ranks: the processes that train together; see `Ranks`.
         keeps_step: every rank must call the model equally often in an evaluation too, as a sharded one needs it.
+        eval_share: the user's choice for evaluation loaders. None: their batches are dealt out to the ranks, unless a
+            loader shares its data by itself; True: they're dealt out; False: each rank reads what its loader makes.
         input_mapping: applied to every training batch before it is moved to the device; None leaves it as it is.
         tell: takes a sentence that the user must read and the run must keep, such as one on data that is read again.
     """
@@ -63,6 +66,7 @@ class Driver(abc.ABC):
     evaluates: bool = False
     ranks: Ranks = ALONE
     keeps_step: bool = False
+    eval_share: bool | None = None
     input_mapping: Callable[[Any], Any] | None = None
     tell: Callable[[str], None] = staticmethod(_unheard)
 
@@ -393,17 +397,46 @@ class Driver(abc.ABC):
         return lambda batch: batch
 
     def evaluation_batches(self, dataloader: Any) -> Generator[Any, None, None]:
-        """Yield the batches of an evaluation loader from its beginning, and set `evaluation_ids`.
+        """Yield this rank's batches of an evaluation loader from its beginning, and set `evaluation_ids`.
 
-        It is a generator: closed before its end, it lets go of what it began.
+        Of the batches that one process would read, the i-th one is that of rank `i % world_size`, unless the loader
+        shares its data by itself. It is a generator: closed before its end, it lets go of what it began.
         """
         yield from dataloader
+
+    def share_of(self, dataloader: Any, share: bool | None = None, every: bool = False) -> Share:
+        """Say what this rank reads of an evaluation loader; all ranks call it.
+
+        Args:
+            dataloader: the loader.
+            share: as `eval_share`, whose place it takes; None leaves it at that.
+            every: each rank is to read all of it, where the data is dealt out here.
+        """
+        length, apart = length_of(dataloader), self.world_size > 1 and share is not False and not every
+        rounds = -(-length // self.world_size) if apart and length is not None else length
+        return Share(
+            batches=lambda: self.evaluation_batches(dataloader), length=length, rounds=rounds, is_apart=lambda: apart
+        )
 
     def release(self, dataloader: Any) -> None:
         """Let go of an evaluation loader that won't be read again."""
 
     def place(self, metric: Any) -> None:
         """Move a metric that holds tensors to where the model is."""
+
+    def joins(self, metric: Any) -> bool:
+        """Say whether `joining` knows how to join a metric over ranks."""
+        return False
+
+    def joining(self, metric: Any, apart: bool) -> AbstractContextManager[Any]:
+        """Run the body with a metric that would ask other ranks for their numbers by itself.
+
+        Args:
+            metric: any; one that doesn't is left as it is.
+            apart: the ranks have seen parts of the data, so that what is computed now is computed of all of them; False
+                has it computed of what this rank saw.
+        """
+        return nullcontext()
 
     def mean_of(self, value: Any) -> Any:
         """Return a number, or the mean of a tensor's elements where it lies; None for what is neither."""

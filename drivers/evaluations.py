@@ -15,6 +15,8 @@ from .calls import batch_size, caller_of, method_of
 from .driver import Driver
 from .loaders import EvaluationSource, described
 from .matching import as_mapping
+from .metrics.syncing import joining, joins
+from .share import Share
 from .undisturbed import undisturbed
 
 _LOOKUP = {"validate": ("validate_step", "test_step"), "test": ("test_step", "validate_step")}
@@ -28,14 +30,32 @@ class Evaluations(Driver):
     _autocast: Callable[[], AbstractContextManager[Any]] | None
     _auto_call: bool
     _compile: dict[str, Any] | None
-    _evaluated: dict[int, EvaluationSource]
+    _evaluated: dict[tuple[int, bool | None], EvaluationSource]
 
     def describe(self, dataloader: Any) -> str:
         return described(dataloader, -1)
 
     def evaluation_batches(self, dataloader: Any) -> Generator[Any, None, None]:
-        source = self._evaluated.setdefault(id(dataloader), EvaluationSource(dataloader))
-        with closing(source.batches()) as batches:
+        return self.share_of(dataloader).batches()
+
+    def share_of(self, dataloader: Any, share: bool | None = None, every: bool = False) -> Share:
+        source = self._evaluated_as(dataloader, self.eval_share if share is None else share)
+        rounds = self.ranks.gather(source.rounds(every))
+        return Share(
+            batches=lambda: self._read(source, every),
+            length=source.length(),
+            rounds=None if None in rounds else max(rounds),
+            is_apart=lambda: source.is_apart(every),
+        )
+
+    def _evaluated_as(self, dataloader: Any, share: bool | None) -> EvaluationSource:
+        held = self._evaluated.get((id(dataloader), share))
+        if held is None:
+            held = self._evaluated[id(dataloader), share] = EvaluationSource(dataloader, self.ranks, share)
+        return held
+
+    def _read(self, source: EvaluationSource, every: bool) -> Generator[Any, None, None]:
+        with closing(source.batches(every)) as batches:
             try:
                 for batch in batches:
                     self.evaluation_ids = source.ids
@@ -45,13 +65,18 @@ class Evaluations(Driver):
                 raise
 
     def release(self, dataloader: Any) -> None:
-        source = self._evaluated.pop(id(dataloader), None)
-        if source is not None:
-            source.close()
+        for key in [key for key in self._evaluated if key[0] == id(dataloader)]:
+            self._evaluated.pop(key).close()
 
     def place(self, metric: Any) -> None:
         if callable(getattr(metric, "to", None)):
             metric.to(self.device)
+
+    def joins(self, metric: Any) -> bool:
+        return joins(metric)
+
+    def joining(self, metric: Any, apart: bool) -> AbstractContextManager[Any]:
+        return joining(metric, self.all_gather if apart else None)
 
     def mean_of(self, value: Any) -> Any:
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biuf":

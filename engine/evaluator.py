@@ -1,12 +1,15 @@
 """`Evaluator`: runs a model over evaluation loaders and gathers metrics, on its own or inside a trainer.
 
-Training doesn't notice it: no gradients, every module's mode put back, the generators' copies drawn from.
+Training doesn't notice it: no gradients, every module's mode put back, the generators' copies drawn from. Of many ranks
+each evaluates a part of the batches, and all have the same results, which are those of one process.
 """
 
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from tachograph.drivers import Driver, choose_driver
@@ -14,7 +17,7 @@ from tachograph.drivers.matching import needed
 from tachograph.states.errors import CallerError, nearest
 
 from .describing import named
-from .metric_calls import checked_metrics, computed, update_of
+from .metric_calls import checked_metrics, computed, unjoined, update_of
 from .notes import attach
 from .output_mean import OutputMean
 from .passes import Limit, Passes, check_limit
@@ -40,7 +43,10 @@ class Evaluator(Passes):
         metrics: a dict name -> metric: anything with `update`, `compute` and `reset` (torchmetrics, say), or with
             `update`, `get_metric` and `reset`. `update`'s parameters are filled by name from the outputs and the batch;
             those of `(metric, {"preds": "logits"})` from other names. A string such as "loss" is the name of an output,
-            whose mean over all samples is the result. Without loaders and metrics it only predicts.
+            whose mean over all samples is the result. Without loaders and metrics it only predicts. Of many ranks, the
+            numbers of torchmetrics' metrics and of `tachograph.drivers.metrics` are joined, and of any that has
+            `gather_with(gather, distributed)`: it is called before `compute`, with what returns every rank's value of
+            one, and whether each rank saw a part of the data. Where one can't be joined, every rank evaluates all.
         driver: a driver or the name of one; None means "torch".
         device: where to evaluate; None: where the model's parameters are.
         batch_step_fn: `f(evaluator, batch)`, called for each batch instead of `evaluate_step` and `update`.
@@ -52,7 +58,9 @@ class Evaluator(Passes):
         verbose: 1 prints the results of a standalone run, 0 doesn't.
         kwargs: `precision` ("fp32", "bf16", "fp16"), `model_use_eval_mode`, `separator`, `evaluate_fn` (the name of a
             model's method), `model_wo_auto_param_call`, `progress_bar` ("auto": a live line in a terminal, "rich",
-            "plain", None); `use_dist_sampler` and `output_from_new_proc` are accepted.
+            "plain", None); `use_dist_sampler`: True deals the batches out to the ranks, False leaves each rank what its
+            own loader makes, None deals out what isn't shared already; `output_from_new_proc`, as `choose_driver` takes
+            it.
 
     Raises:
         CallerError: an argument can't be used; the message says what would be.
@@ -90,12 +98,14 @@ class Evaluator(Passes):
             output_mapping=output_mapping,
             eval_mode=settings["model_use_eval_mode"],
             progress_bar=settings["progress_bar"],
+            share=settings["use_dist_sampler"],
         )
         self.metrics, self._sources = self._checked(metrics)
         self.verbose = verbose
         self.separator: str = settings["separator"]
         self._batch_step_fn = batch_step_fn
-        self._distributed = self.driver.world_size > 1 and settings["use_dist_sampler"] is not False
+        self._unjoined = unjoined(self.metrics, self.driver)
+        self._told: set[str] = set()
         self._in_hand: Any = None
         self._updates = {
             name: update_of(name, metric, self._sources[name], self.driver.mean_of, self._samples_of)
@@ -154,7 +164,7 @@ class Evaluator(Passes):
         """
         results = self._run(num_eval_batch_per_dl, lambda: False, self._work)
         assert results is not None
-        if self.verbose:
+        if self.verbose and self.driver.ranks.first:
             print(", ".join(f"{key}: {value}" for key, value in results.items() if not key.startswith("_")))
         return results
 
@@ -179,21 +189,58 @@ class Evaluator(Passes):
         check_limit(limit)
         if not self.metrics:
             raise CallerError("there is nothing to evaluate: build the Evaluator with dataloaders and metrics")
+        every = self._evaluates_all()
         results: dict[str, Any] = {}
-        with self._undisturbed():
+        with self._undisturbed(), ExitStack() as stack:
+            for metric in self.metrics.values():
+                stack.enter_context(self.driver.joining(metric, apart=False))
             try:
                 self._ready()
                 for name, loader in self.dataloaders.items():
-                    if not self._over(name, loader, limit, work, interrupted):
+                    share = self.driver.share_of(loader, self._share, every)
+                    if not self._over(name, loader, share, limit, work, self.evaluate_step, interrupted):
                         self._reset()
                         return None
-                    for metric_name, metric in self.metrics.items():
-                        self._put(results, name, metric_name, computed(metric_name, metric, self.driver))
+                    self._compute(results, name, share.is_apart())
                     self._reset()
             except BaseException as error:
                 self._reset_after(error)
                 raise
-        return results
+            return self._of_all_ranks(results)
+
+    def _evaluates_all(self) -> bool:
+        """Say whether every rank is to evaluate all the data, though it could be dealt out."""
+        dealt = (self.driver.eval_share if self._share is None else self._share) is not False
+        every = dealt and self.driver.world_size > 1 and bool(self._unjoined)
+        if every:
+            self._tell(self._unjoined)
+        return every
+
+    def _compute(self, results: dict[str, Any], loader: str, apart: bool) -> None:
+        """Compute every metric: of what all ranks saw, where each had a part of the data."""
+        self._join(apart)
+        for name, metric in self.metrics.items():
+            with self.driver.joining(metric, apart):
+                self._put(results, loader, name, computed(name, metric, self.driver))
+
+    def _of_all_ranks(self, results: dict[str, Any]) -> dict[str, Any]:
+        """Return the results, the same on every rank, so that what is decided by them is decided alike."""
+        ranks: list[dict[str, Any]] = self.driver.ranks.gather(results)
+        keys = dict.fromkeys(key for held in ranks for key in held)
+        differ = [key for key in keys if len({repr(held.get(key)) for held in ranks}) > 1]
+        if differ:
+            self._tell(
+                f"the ranks computed different results of {', '.join(map(repr, differ))}: those of rank 0 are taken on "
+                "all. Numbers that a rank has of its part of the data only are joined with driver.all_gather(value)"
+            )
+        return ranks[0] if differ else results
+
+    def _tell(self, text: str) -> None:
+        """Tell the user once, on one rank."""
+        if text not in self._told and self.driver.ranks.first:
+            self._told.add(text)
+            warnings.warn(text, stacklevel=4)
+            self.driver.tell(text)
 
     def _samples_of(self, batch: Any) -> int:
         return self.driver.samples_of(batch, batch is self._in_hand)
@@ -216,12 +263,16 @@ class Evaluator(Passes):
             self.after_batch()
 
     def _ready(self) -> None:
-        """Begin anew: every metric empty, where the model is, and joined with those of other ranks."""
+        """Begin anew: every metric empty, and where the model is."""
         for metric in self.metrics.values():
             self.driver.place(metric)
-            if hasattr(metric, "gather_with"):
-                metric.gather_with(self.driver.all_gather, self._distributed)
             metric.reset()
+
+    def _join(self, apart: bool) -> None:
+        """Give the metrics what gathers over ranks; they are to use it where each rank has a part of the data."""
+        for metric in self.metrics.values():
+            if hasattr(metric, "gather_with"):
+                metric.gather_with(self.driver.all_gather, apart)
 
     def _reset(self) -> None:
         for metric in self.metrics.values():
@@ -248,8 +299,9 @@ def _driver_of(driver: Any, model: Any, device: Any, fp16: bool, settings: Mappi
     """Choose the driver; one that is given keeps what it was built with."""
     auto_call = not settings["model_wo_auto_param_call"]
     if not isinstance(driver, Driver):
-        options = {"fp16": fp16, "precision": settings["precision"]}
-        return choose_driver("torch" if driver is None else driver, model, device, auto_call=auto_call, **options)
+        options = {name: settings[name] for name in ("precision", "output_from_new_proc")}
+        chosen = "torch" if driver is None else driver
+        return choose_driver(chosen, model, device, auto_call=auto_call, fp16=fp16, **options)
     for what, asked in {"precision": fp16 or settings["precision"], "way to call": not auto_call}.items():
         if asked:
             raise CallerError(f"a driver that is given has its {what}: give it there, and not to the evaluator")

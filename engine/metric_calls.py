@@ -71,6 +71,18 @@ def _is_called(metric: Any) -> bool:
     return callable(metric) and has == {"update": False, "get_metric": True, "reset": True}
 
 
+def unjoined(metrics: Mapping[str, Any], driver: Driver) -> str:
+    """Say that every rank must evaluate all the data, since a metric can't be joined over ranks; "" if all can be."""
+    for name, metric in metrics.items():
+        if not hasattr(metric, "gather_with") and not driver.joins(metric):
+            return (
+                f"metric {name!r}, {a_kind(metric)}, can't be joined over ranks, so that every rank evaluates all the "
+                "data: metrics of torchmetrics and of tachograph.drivers.metrics can be, and any that has "
+                "gather_with(gather, distributed)"
+            )
+    return ""
+
+
 def update_of(
     name: str, metric: Any, sources: Mapping[str, str], mean_of: Callable[[Any], Any], samples_of: Callable[[Any], int]
 ) -> Callable[[Any, Any], None]:

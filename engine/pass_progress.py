@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from tachograph.drivers.lengths import length_of
 from tachograph.states.errors import CallerError
 
 from .live import console_of, start_live
@@ -43,19 +42,16 @@ class PassProgress:
         self._began = self._shown = 0.0
 
     @contextmanager
-    def of(self, name: str, loader: Any, most: int) -> Iterator[None]:
+    def of(self, name: str, length: int | None) -> Iterator[None]:
         """Show the pass over one loader.
 
         Args:
             name: what it is called.
-            loader: asked for its length.
-            most: batches used of it; -1: all.
+            length: batches used of it; None where that isn't known.
         """
         if self.mode is None:
             yield
             return
-        known = length_of(loader)
-        length = known if most < 0 else most if known is None else min(known, most)
         self._title = f"evaluating {name}".rstrip()
         self._done, self._of = 0, "" if length is None else f"/{length}"
         self._began = self._shown = time.monotonic()
@@ -68,11 +64,11 @@ class PassProgress:
             if self.mode == "plain":
                 self._print(self._line())
 
-    def moves(self) -> None:
-        """Hear that a batch is done."""
+    def moves(self, done: int) -> None:
+        """Hear how many batches are done."""
         if self.mode is None:
             return
-        self._done += 1
+        self._done = done
         now = time.monotonic()
         if now - self._shown < _EVERY[self.mode]:
             return

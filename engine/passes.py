@@ -6,21 +6,23 @@ them out.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from typing import Any
 
-from tachograph.drivers import Driver
+from tachograph.drivers import NO_BATCH, Driver
 from tachograph.drivers.epochs import samplers_of, tell_epoch
 from tachograph.drivers.lengths import length_of, most_of
 from tachograph.drivers.matching import mapping_fn
+from tachograph.drivers.ranks import RankFailed
+from tachograph.drivers.share import Share
 from tachograph.states.errors import CallerError
 
 from .articles import a_kind
 from .losses import short
 from .notes import note
 from .pass_progress import PassProgress
+from .turns import Turns
 
 MODES = ("validate", "test")
 
@@ -30,6 +32,8 @@ Limit = int | float
 
 class Passes:
     """Leads a model over loaders: no gradients, every module's mode put back, the generators' copies drawn from.
+
+    Of many ranks, each evaluates its part of the batches that one process would make.
 
     Args:
         driver: where the work is done.
@@ -41,6 +45,7 @@ class Passes:
         output_mapping: applied to the model's outputs likewise.
         eval_mode: put the model in evaluation mode.
         progress_bar: "auto", "rich", "plain" or None; see `PassProgress`.
+        share: how ranks share the loaders, in place of the driver's `eval_share`; None: as that says.
 
     Attributes:
         within: what each pass runs in: functions that make a context manager, entered in their order. A callback that
@@ -60,6 +65,7 @@ class Passes:
         output_mapping: Any = None,
         eval_mode: bool = True,
         progress_bar: str | None = None,
+        share: bool | None = None,
     ) -> None:
         if mode not in MODES:
             raise CallerError(f"mode must be 'validate' or 'test', not {mode!r}")
@@ -73,7 +79,8 @@ class Passes:
         self._input_mapping = mapping_fn(input_mapping, "input_mapping")
         self._output_mapping = mapping_fn(output_mapping, "output_mapping")
         self._eval_mode = eval_mode
-        self._progress = PassProgress(progress_bar)
+        self._progress = PassProgress(progress_bar if self.driver.ranks.first else None)
+        self._share = share
         self.batch_ids: Any = None
         self.within: list[Callable[[], AbstractContextManager[Any]]] = []
 
@@ -97,7 +104,8 @@ class Passes:
 
         The model's `predict_step` is called if it has one, and its outputs are left as they are; else what evaluation
         calls, with the output mapping. All outputs of all loaders are held in the CPU's memory at once, unless
-        `on_batch` takes them.
+        `on_batch` takes them. Of many ranks each runs the model on its part of the batches, and every one returns the
+        outputs of all; but what `on_batch` does is done of a batch by the one rank that has it.
 
         Args:
             dataloaders: one loader, or a dict name -> loader; None: those that are evaluated.
@@ -129,8 +137,10 @@ class Passes:
         try:
             with self._undisturbed():
                 for name, loader in loaders.items():
-                    collected = held[name]
-                    self._over(name, loader, num_eval_batch_per_dl, work)
+                    collected, share = held[name], self.driver.share_of(loader, self._share)
+                    self._over(name, loader, share, num_eval_batch_per_dl, work, step)
+                    if on_batch is None and share.is_apart():
+                        held[name] = _in_turn(self.driver.ranks.gather(collected))
         finally:
             self._release(loaders)
         if on_batch is not None:
@@ -160,12 +170,8 @@ class Passes:
             )
         driver.evaluates, self.batch_ids = True, None
         try:
-            with ExitStack() as stack:
-                for entered in (
-                    driver.forked,
-                    lambda: driver.evaluating(self.model, self._eval_mode),
-                    *self.within,
-                ):
+            with driver.forked(), driver.evaluating(self.model, self._eval_mode), ExitStack() as stack:
+                for entered in self.within:
                     stack.enter_context(entered())
                 yield
         finally:
@@ -175,30 +181,65 @@ class Passes:
         self,
         name: str,
         loader: Any,
+        share: Share,
         limit: Limit,
         work: Callable[[Any], None],
+        step: Callable[[Any], Any],
         interrupted: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Work off one loader; False if it was given up."""
-        most = most_of(loader, limit, "limit_validate_batches", called(name))
+        """Work off this rank's part of one loader; False if it was given up.
+
+        Args:
+            name: what it is called.
+            loader: it.
+            share: what this rank reads of it.
+            limit: batches to use, of all ranks.
+            work: done with each batch.
+            step: what `work` calls the model by; all that is done in a turn in which this rank has no batch, if the
+                driver needs that.
+            interrupted: asked after every turn; True gives it up.
+        """
+        most = most_of(loader, limit, "limit_validate_batches", called(name), length=share.length)
         tell_epoch(-1, *samplers_of(loader))  # every evaluation has the same order, whenever it is
-        done, to_device, mapping = 0, self.driver.to_device, self._input_mapping
+        driver, to_device, mapping = self.driver, self.driver.to_device, self._input_mapping
+        turns = Turns(driver.ranks, share, most)
+        together, stand_in = driver.keeps_step and driver.ranks.world_size > 1, None
         try:
-            with closing(self.driver.evaluation_batches(loader)) as batches, self._progress.of(name, loader, most):
-                for raw in batches if most < 0 else itertools.islice(batches, most):
-                    work(to_device(raw if mapping is None else mapping(raw)))
-                    done += 1
-                    self._progress.moves()
-                    if interrupted():
+            with closing(share.batches()) as batches, self._progress.of(name, turns.length):
+                for raw in turns.of(batches):
+                    batch = raw if raw is NO_BATCH else to_device(raw if mapping is None else mapping(raw))
+                    if together and turns.taken == 1:
+                        stand_in = self._of_any_rank(batch)
+                    if batch is not NO_BATCH:
+                        work(batch)
+                    elif together:
+                        step(stand_in)
+                    self._progress.moves(turns.done)
+                    if turns.of_all and interrupted():
                         return False
-        except BaseException as error:
-            self.batch_ids = self.driver.evaluation_ids
-            held = "" if self.batch_ids is None else f", which holds the samples {short(self.batch_ids)}"
-            note(error, f"in batch {done} of {called(name)}{held}")
+        except RankFailed:
             raise
-        if not done:
+        except BaseException as error:
+            self.batch_ids = driver.evaluation_ids
+            held = "" if self.batch_ids is None else f", which holds the samples {short(self.batch_ids)}"
+            note(error, f"in batch {turns.at} of {called(name)}{held}")
+            raise
+        if not turns.taken:
             raise CallerError(f"{called(name)} made no batch")
         return True
+
+    def _of_any_rank(self, batch: Any) -> Any:
+        """Return this rank's batch, or one of another where it has none; all ranks call it."""
+        ranks = self.driver.ranks
+        if not ranks.agree(batch is NO_BATCH):
+            return batch
+        lent = next(held for held in ranks.gather(None if batch is NO_BATCH else batch) if held is not None)
+        return self.driver.to_device(lent) if batch is NO_BATCH else batch
+
+
+def _in_turn(ranks: list[list[Any]]) -> list[Any]:
+    """Return the outputs of all ranks in the order of their batches, which the ranks had in turn."""
+    return [held[at] for at in range(max(map(len, ranks))) for held in ranks if at < len(held)]
 
 
 def check_limit(limit: Any) -> None:

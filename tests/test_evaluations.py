@@ -914,8 +914,8 @@ def test_a_live_line_is_shown_and_taken_away_whatever_happens(monkeypatch: pytes
     for error in (None, ZeroDivisionError):
         file = Terminal()
         progress = PassProgress("rich", file)
-        with suppress(ZeroDivisionError), progress.of("dev", [1, 2], -1):
-            progress.moves()
+        with suppress(ZeroDivisionError), progress.of("dev", 2):
+            progress.moves(1)
             if error is not None:
                 raise error
         assert "evaluating dev: batch 1/2" in file.getvalue()

@@ -203,8 +203,8 @@ def two(metric: Any, other: Any, distributed: bool = True) -> Any:
     """A metric that gathers with another one, as if that were on the second rank."""
 
     def gather(value: Any) -> list[Any]:
-        if isinstance(value, dict):
-            return [value, {name: other.elements[name].value for name in value}]
+        if isinstance(value, tuple) and value[0] is True:
+            return [value, (True, {name: other.elements[name].value for name in value[1]})]
         return [value, other.seen if hasattr(other, "seen") else other._counts.held]
 
     metric.gather_with(gather, distributed)
@@ -314,8 +314,8 @@ class TwoRanks(StubDriver):
     world_size = 2
 
     def all_gather(self, value: Any) -> list[Any]:
-        if isinstance(value, dict):
-            return [value, {name: held * 10 for name, held in value.items()}]
+        if isinstance(value, tuple):
+            return [value, (True, {name: held * 10 for name, held in value[1].items()})]
         return [value, [one * 10 for one in value]]
 
 

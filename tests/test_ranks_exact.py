@@ -36,6 +36,11 @@ def run(forks: RankForks, folder: Path, world: int = 2, **job: Any) -> list[Any]
     return [torch.load(out / f"rank-{rank}.pt", weights_only=True) for rank in range(world)]
 
 
+def parameters(outcome: dict[str, Any]) -> dict[str, Any]:
+    """What the ranks train together; buffers are each rank's own until rank 0's are sent round."""
+    return {name: held for name, held in outcome["model"].items() if "running" not in name}
+
+
 WAYS = [
     {"workers": 0},
     {"workers": 2, "accumulation": 3},
@@ -51,7 +56,7 @@ def test_ranks_that_were_killed_end_with_the_same_bits(
     """C6. R46."""
     straight = run(forks, tmp_path / "straight", **job)
     last = straight[0]["state"]["seq"]
-    assert not differences(straight[0]["model"], straight[1]["model"])
+    assert not differences(*(parameters(each) for each in straight))
     assert not differences(straight[0]["state"], straight[1]["state"])
     assert differences(straight[0]["generators"], straight[1]["generators"])
     points = [3, 8, 13, last - 2]

@@ -14,6 +14,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from tachograph.drivers.driver import NO_BATCH
+from tachograph.drivers.epochs import samplers_of
 from tachograph.drivers.lengths import length_of
 from tachograph.drivers.ranks import ALONE, Ranks
 
@@ -47,9 +48,10 @@ class EvaluationSource:
         self._read = loader
         self._ranks = ranks
         self._sharing = sharing_of(loader, share)
+        self._is_own_part = share is not False or any(getattr(s, "num_replicas", 1) > 1 for s in samplers_of(loader))
+        self._every = False
         if ranks.world_size > 1:
             check_share(loader, ranks)
-        self._passes = 0
         self._handed: deque[list[Any]] = deque()
         self._workers = Workers()
         self._by_entries = False
@@ -73,41 +75,57 @@ class EvaluationSource:
             yield entry
 
     def _entries(self, sampler: Any, single: bool) -> Iterator[Any]:
-        """This rank's batches of the order; what is shuffled is shuffled alike on all ranks."""
+        """This rank's batches of the order; what is shuffled is shuffled alike on all ranks, and each time."""
         if not self._deals:
             return iter(sampler)
         order = Order(whole(sampler), 0, single)
-        return self._mine(compared(order.open(self._passes, 0).entries, order.sampler, self._ranks))
+        entries = order.open(0, 0).entries
+        return self._mine(entries if self._ranks.world_size == 1 else compared(entries, order.sampler, self._ranks))
 
     @property
     def _deals(self) -> bool:
-        """Whether this rank takes its batches out of those of all ranks."""
-        return self._ranks.world_size > 1 and self._sharing is Sharing.DEALT
+        """Whether this rank takes its batches out of those of all ranks, though it may be `alone` for now."""
+        return self._ranks is not ALONE and self._sharing is Sharing.DEALT
 
     def _mine(self, batches: Iterator[Any]) -> Iterator[Any]:
-        return itertools.islice(batches, self._ranks.rank, None, self._ranks.world_size)
+        rank, world = self._ranks.rank, self._ranks.world_size
+        return batches if self._every or world == 1 else itertools.islice(batches, rank, None, world)
 
-    def rounds(self) -> int | None:
+    def is_apart(self, every: bool = False) -> bool:
+        """Say whether each rank has a part of the data, as far as that is known before the first batch."""
+        if self._ranks.world_size == 1:
+            return False
+        return self._is_own_part if self._sharing is Sharing.OWN else not every
+
+    def length(self) -> int | None:
+        """Return how many batches all ranks have together; None if that isn't known.
+
+        Where each rank's loader is its own, it is this rank's.
+        """
+        if self._deals and self._by_entries:
+            return length_of(whole(self._loader.batch_sampler or self._loader.sampler))
+        return length_of(self._loader)
+
+    def rounds(self, every: bool = False) -> int | None:
         """Return how many batches the rank has that has most of them; None if that isn't known.
 
         The first ranks may have one more than the last ones. Where each rank's loader is its own, it is this rank's.
         """
-        length = length_of(self._loader)
+        length = self.length()
         if length is None or (self._ranks.world_size > 1 and self._sharing is Sharing.UNTOLD):
             return None
-        if not self._deals:
-            return length
-        if self._by_entries:
-            sampler = self._loader.batch_sampler or self._loader.sampler
-            length = length_of(whole(sampler))
-        return None if length is None else -(-length // self._ranks.world_size)
+        return -(-length // self._ranks.world_size) if self._deals and not every else length
 
-    def batches(self) -> Generator[Any, None, None]:
-        """Yield the batches. Workers that don't live on are ended when this generator is closed, or fails."""
+    def batches(self, every: bool = False) -> Generator[Any, None, None]:
+        """Yield the batches. Workers that don't live on are ended when this generator is closed, or fails.
+
+        Args:
+            every: all of them, where they're dealt out, and not this rank's only.
+        """
         self._handed.clear()
+        self._every = every
         try:
             batches = self._begun()
-            self._passes += 1
             while True:
                 self.ids = None
                 try:

@@ -56,7 +56,8 @@ class Element:
         name: how messages call it.
         value: what it begins with, a number or a tensor.
         aggregate_method: how the values of several ranks become one: "sum", "mean", "max", "min", or a function of one
-            tensor, the ranks' values stacked along a new first dimension. None: they can't.
+            tensor, the ranks' values stacked along a new first dimension. Ranks that had no batch are left out. None:
+            they can't.
 
     Attributes:
         value: what it holds now.

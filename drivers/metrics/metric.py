@@ -145,15 +145,16 @@ class Metric:
     def _joined(self) -> Iterator[None]:
         """Run the body with every element holding what all ranks come to, and put back what it held."""
         if self._inside or not self._joins:
+            self._check_updated(self._updated)
             yield
             return
         local = {name: element.value for name, element in self._elements.items()}
         self._gathered = False
         try:
-            if local:
-                ranks = self._gather(local)
-                for name, element in self._elements.items():
-                    element.value = element.joined([rank[name] for rank in ranks])
+            ranks = [held for updated, held in self._gather((self._updated, local)) if updated]
+            self._check_updated(bool(ranks))
+            for name, element in self._elements.items():
+                element.value = element.joined([held[name] for held in ranks])
             yield
         finally:
             for name, element in self._elements.items():
@@ -165,6 +166,10 @@ class Metric:
                 "the part that this rank saw",
                 stacklevel=3,
             )
+
+    def _check_updated(self, updated: bool) -> None:
+        if not updated:
+            raise CallerError(f"{type(self).__name__}.get_metric() comes after update(), which wasn't called")
 
     # -- elements as attributes ----------------------------------------------------------------------------
 
@@ -195,8 +200,6 @@ def _noting(update: Callable[..., Any]) -> Callable[..., Any]:
 def _joining(get_metric: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(get_metric)
     def joined(self: Metric, *args: Any, **kwargs: Any) -> Any:
-        if not self._updated:
-            raise CallerError(f"{type(self).__name__}.get_metric() comes after update(), which wasn't called")
         with self._joined():
             self._inside += 1
             try:
