@@ -11,31 +11,34 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import nn
 
 from tachograph.states.errors import CallerError, nearest
 
-from . import gradients, restoring, storage
-from .averaging import WeightAverages, digest_of
+from . import gradients
 from .calls import caller_of
 from .fsdp_api import FSDPModule, MixedPrecisionPolicy, register_fsdp_forward_method
 from .pending import Pending
-from .plain_models import read_model
-from .precision import unscale
-from .ranks import Ranks
 from .reduction import averaging
-from .sharded_captures import ShardedCaptures
-from .sharding import Moved, Options, alike_on_all, check_unused, mesh_of, shard, sharded_modules
-from .spread import cut, local, whole
+from .sharded_weights import ShardedAverages, ShardedWeights
+from .sharding import (
+    Moved,
+    Options,
+    add_up,
+    alike_on_all,
+    check_unused,
+    mesh_of,
+    policy_of,
+    shard,
+    sharded_modules,
+)
+from .spread import local, whole
 from .units import units_of
-from .weights import same
 
 _STEPS = ("train_step", "validate_step", "test_step", "predict_step")
 _OPTIONS = ("wrap_policy", "mixed_precision", "mesh", "reshard_after_forward", "find_unused_parameters")
 
 
-class TorchFSDPDriver(ShardedCaptures):
+class TorchFSDPDriver(ShardedWeights):
     """Trains one model in many processes, each of which holds a share of it.
 
     Args:
@@ -80,12 +83,13 @@ class TorchFSDPDriver(ShardedCaptures):
                 f"mixed_precision must be a torch.distributed.fsdp.MixedPrecisionPolicy, not {given!r}; "
                 "precision='bf16' makes the usual one"
             )
+        if isinstance(model, FSDPModule) and any(value not in (None, False) for value in self._fsdp.values()):
+            raise CallerError("the model is sharded already: give these options to fully_shard, where that is done")
         super().__init__(model, device, **options)
         self._kind = type(model).__name__.removeprefix("FSDP" if isinstance(model, FSDPModule) else "")
         self._pending: Pending | None = None
         self._waiting = False  # gradients may be waiting for their exchange
         self._moved: Moved | None = None
-        self._units: list[FSDPModule] = []
         self._called: set[str] = set()
 
     # -- sharding ------------------------------------------------------------------------------------------
@@ -98,26 +102,33 @@ class TorchFSDPDriver(ShardedCaptures):
         """Shard the model, once: all ranks come here at the same time."""
         if self._pending is not None:
             return
+        options = self._options()
         if isinstance(self.model, FSDPModule):
-            self._mesh = next(self.model.parameters()).device_mesh  # type: ignore[attr-defined]
+            add_up(sharded_modules(self.model), options)  # type: ignore[arg-type]
         else:
-            self._shard_anew()
+            self._shard_anew(options)
         self._units = sharded_modules(self.model)
         self._pending = Pending(self.model)
         for name in {self._train_fn_name, *_STEPS}:
             self._gathers(self.model, name)
         self._train_fn = caller_of(self.model, self._train_fn_name, self._auto_call, self._compile)
 
-    def _shard_anew(self) -> None:
-        check_unused(self.optimizers)
-        units = units_of(self.model, self._fsdp["wrap_policy"])
-        self._mesh = mesh_of(self._fsdp["mesh"], self.device, self.world_size)
-        precision = self._fsdp["mixed_precision"] or _policy(self.precision.name)
+    def _options(self) -> Options:
+        """Decide on how the model is sharded, or was, and try out whether gradients are averaged then."""
+        first: Any = next(self.model.parameters(), None)
+        given = getattr(first, "device_mesh", self._fsdp["mesh"])
+        self._mesh = mesh_of(given, self.device, self.world_size)
+        precision = self._fsdp["mixed_precision"] or policy_of(self.precision.name)
         unused = bool(self._fsdp["find_unused_parameters"])
-        options = Options(self._mesh, precision, self._fsdp["reshard_after_forward"], unused)
-        options = averaging(options, self.device, self.ranks)
+        wanted = Options(self._mesh, precision, self._fsdp["reshard_after_forward"], unused)
+        options = averaging(wanted, self.device, self.ranks)
         if options.sums and self.ranks.first:
             self._told("the ranks' gradients were summed where a mean was asked for: the sums are divided here")
+        return options
+
+    def _shard_anew(self, options: Options) -> None:
+        check_unused(self.optimizers)
+        units = units_of(self.model, self._fsdp["wrap_policy"])
         alike_on_all(self.model, self.device)
         self._moved = Moved(self.model)
         shard(self.model, units, options)
@@ -134,10 +145,6 @@ class TorchFSDPDriver(ShardedCaptures):
         if hasattr(method, "__func__"):  # else inspect.signature takes its first parameter for self
             getattr(model, name).__func__.__wrapped__ = method.__func__
         self._called.add(name)
-
-    def _reshard(self) -> None:
-        for unit in self._units:
-            unit.reshard()
 
     def fingerprint(self) -> dict[str, Any]:
         told = super().fingerprint()
@@ -206,23 +213,15 @@ class TorchFSDPDriver(ShardedCaptures):
         return not self.ranks.agree(int(not finite))
 
     def optimizer_step(self) -> bool:
-        if self._scaler is not None and self._scaler.is_enabled():
-            unscale(self._scaler, self.optimizers)
-            self._agree_on_overflow()
+        """Take a step; a gradient scaler learns of an overflow in any rank's share, since it looks at whole tensors."""
         taken = super().optimizer_step()
         self._reshard()  # a forward pass of a listener's own may have left parameters that are old now
         return taken
 
-    def _agree_on_overflow(self) -> None:
-        """Have every rank know of an overflow in any share of a gradient: all skip the step, or none does."""
-        for optimizer in self.optimizers:
-            for found in self._scaler._found_inf_per_device(optimizer).values():
-                dist.all_reduce(local(found), dist.ReduceOp.MAX)
-
-    def averages(self, *, buffers: bool = False) -> WeightAverages:
+    def averages(self, *, buffers: bool = False) -> ShardedAverages:
         self._shard()
         self._reshard()
-        return _Averages(self.model, self.ranks, buffers=buffers)
+        return ShardedAverages(self.model, self.ranks, buffers=buffers)
 
     def tidy_up(self) -> None:
         root: Any = self.model
@@ -251,76 +250,10 @@ class TorchFSDPDriver(ShardedCaptures):
         finally:
             self._reshard()
 
-    def _take_buffers(self) -> None:
-        """Take the buffers of rank 0 on every rank; in a step each moves its own (running means, say)."""
-        self._reshard()
-        for buffer in self.model.buffers():
-            dist.broadcast(buffer, src=0)
-
     def evaluate_fn(self, model: Any, mode: str) -> Callable[[Any], Any]:
         if model is self.model:
             self._gathers(model, mode)
         return super().evaluate_fn(model, mode)
-
-    # -- weights -------------------------------------------------------------------------------------------
-
-    def weights(self) -> Any:
-        """Copy the whole weights to the CPU's memory, on every rank: all of them call it."""
-        self._take_buffers()
-        return {name: storage.copied(whole(value)) for name, value in self.model.state_dict().items()}
-
-    def put_weights(self, held: Any) -> None:
-        self._reshard()
-        restoring.check_model(self.model, held)
-        mine = self.model.state_dict()
-        self.model.load_state_dict({name: cut(value, mine[name]) for name, value in held.items()})
-
-    def has_weights(self, held: Any) -> bool:
-        self._take_buffers()
-        mine = self.model.state_dict()
-        alike = isinstance(held, dict) and mine.keys() == held.keys()
-        alike = alike and all(same(local(value), _own_of(held[name], value)) for name, value in mine.items())
-        return not self.ranks.agree(int(not alike))
-
-    def save_model(self, target: Any) -> None:
-        """Write the whole weights, by the names of the model as it was given: all ranks call it, and rank 0 writes."""
-        self._reshard()
-        state = {}
-        for name, value in self.model.state_dict().items():
-            gathered = whole(value)
-            if self.ranks.first:
-                state[name] = storage.copied(gathered)
-        if self.ranks.first:
-            storage.write_model(state, target)
-
-    def load_model(self, source: Any) -> None:
-        self.put_weights(read_model(source))
-
-
-class _Averages(WeightAverages):
-    """Averages this rank's shares; all ranks have the same answer to whether the average is in place."""
-
-    def __init__(self, model: nn.Module, ranks: Ranks, *, buffers: bool = False) -> None:
-        super().__init__(model, buffers=buffers)
-        self._ranks = ranks
-
-    def _digest(self) -> bytes:
-        own = digest_of({name: local(tensor) for name, tensor in self._named().items()})
-        return b"".join(self._ranks.gather(own))
-
-
-def _own_of(whole: Any, like: Any) -> Any:
-    """Return this rank's part of a whole tensor; None if the shapes differ."""
-    alike = getattr(whole, "shape", None) == getattr(like, "shape", None)
-    return local(cut(whole, like)) if alike else None
-
-
-def _policy(precision: str) -> MixedPrecisionPolicy:
-    """Return the mixed precision of a precision; autocast chooses that of each operation, as in one process."""
-    if precision == "fp32":
-        return MixedPrecisionPolicy()
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float16
-    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
 
 
 def _checked(options: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from . import carrying, piece_files, pieces, restoring, storage
 from .errors import RestoreFault
-from .fsdp_api import DTensor
+from .fsdp_api import DTensor, FSDPModule
 from .many import ManyProcesses
 from .pending import Pending
 from .spread import local, piece_of, placed, share_of
@@ -35,10 +35,13 @@ class ShardedCaptures(ManyProcesses):
     _mesh: Any
     _pending: Pending | None
 
+    _units: Sequence[FSDPModule] = ()
     _staging_of = _Staging
 
     def _reshard(self) -> None:
         """Let go of whole parameters that are left of a forward pass without a backward pass."""
+        for unit in self._units:
+            unit.reshard()
 
     def _captured(self, extra: Mapping[str, Any], batch: Any, whole: bool) -> dict[str, Any]:
         """Copy what this rank holds, in each case: no other rank does."""

@@ -91,10 +91,23 @@ def _shard(module: nn.Module, options: Options) -> None:
         reshard_after_forward=options.reshard_after_forward,
         mp_policy=options.precision,
     )
-    if options.sums:
-        sharded.set_force_sum_reduction_for_comms(True)
+    add_up([sharded], options)
     if options.find_unused:
         sharded.set_reduce_scatter_unused_params(True, recurse=False)
+
+
+def add_up(units: Sequence[FSDPModule], options: Options) -> None:
+    """Have units add gradients up and divide the sum, where a mean isn't to be had."""
+    for unit in units if options.sums else ():
+        unit.set_force_sum_reduction_for_comms(True)
+
+
+def policy_of(precision: str) -> MixedPrecisionPolicy:
+    """Return the mixed precision of "fp32", "bf16" or "fp16"; autocast chooses that of each operation, as elsewhere."""
+    if precision == "fp32":
+        return MixedPrecisionPolicy()
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float16
+    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
 
 
 def sharded_modules(model: nn.Module) -> list[FSDPModule]:
@@ -149,4 +162,14 @@ def check_unused(optimizers: Sequence[Any]) -> None:
             )
 
 
-__all__ = ["Moved", "Options", "alike_on_all", "check_unused", "mesh_of", "shard", "sharded_modules"]
+__all__ = [
+    "Moved",
+    "Options",
+    "add_up",
+    "alike_on_all",
+    "check_unused",
+    "mesh_of",
+    "policy_of",
+    "shard",
+    "sharded_modules",
+]

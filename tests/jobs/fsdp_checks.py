@@ -393,6 +393,8 @@ def a_model_that_was_sharded_before_is_taken(folder: Path) -> None:
     step(driver, batch())
     expect_close(gradients(model), in_one_process())
     assert driver.fingerprint()["model"].startswith("Net with ")
+    with pytest.raises(CallerError, match="the model is sharded already"):
+        TorchFSDPDriver(model, "cpu", wrap_policy={nn.Linear})
 
 
 def meshes_that_leave_out_ranks_are_refused(folder: Path) -> None:
