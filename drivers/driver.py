@@ -176,7 +176,7 @@ class Driver(abc.ABC):
 
         The next backward pass outside averages all that have gathered, its own and those made in here, over all ranks.
         Every batch of an accumulation window but the one that closes it runs in here, so an update finds gradients that
-        were exchanged once. A rank may make none for some batches in here, and these count as zeros.
+        were exchanged once. A rank may make none for some batches in here, unless `keeps_step`; these count as zeros.
         """
         return nullcontext()
 

@@ -22,11 +22,11 @@ def norm(parameters: Iterable[torch.Tensor], norm_type: float = 2.0) -> torch.Te
 def scale(parameters: Iterable[torch.Tensor], factor: float) -> None:
     """Multiply all gradients by a factor."""
     grads = [p.grad for p in parameters if p.grad is not None]
-    dense = [g for g in grads if not g.is_sparse]
-    if dense:
-        torch._foreach_mul_(dense, factor)
+    at_once = [g for g in grads if type(g) is torch.Tensor and not g.is_sparse]
+    if at_once:
+        torch._foreach_mul_(at_once, factor)
     for grad in grads:
-        if grad.is_sparse:
+        if type(grad) is not torch.Tensor or grad.is_sparse:  # in shares over ranks, or sparse
             grad.mul_(factor)
 
 

@@ -119,18 +119,19 @@ class Steps:
     def _backward_weighed(self, weighting: Weighting, outputs: Any, loss: Any) -> None:
         """Add the gradients of a loss by its weight.
 
-        A batch without any weight is passed over where its backward pass isn't needed for an exchange: the loss of no
-        target is often no number, nor are its gradients.
+        A batch without any weight is passed over where no other rank counts on its backward pass: the loss of no target
+        is often no number, nor are its gradients.
         """
         driver, given = self.driver, self.batch if self._given is None else self._given
         weight = weighting.add(driver, outputs, given, given is self.batch, self.accumulation_steps)  # type: ignore[arg-type]
         passed_over = isinstance(weight, (int, float)) and weight == 0
-        if not passed_over or self._exchanges():
+        if not passed_over or self._is_counted_on():
             backward(driver, loss, 1, weight)  # type: ignore[arg-type]
 
-    def _exchanges(self) -> bool:
-        """Say whether the backward pass of the batch in work exchanges gradients between ranks."""
-        return self._closes and self.driver.world_size > 1  # type: ignore[union-attr]
+    def _is_counted_on(self) -> bool:
+        """Say whether other ranks wait for this one's backward pass of the batch in work."""
+        driver = self.driver
+        return driver.world_size > 1 and (self._closes or driver.keeps_step)  # type: ignore[union-attr]
 
     def step(self) -> None:
         """Take the optimizer step, if this batch closes the accumulation window."""

@@ -185,5 +185,7 @@ def by_hand(
 
 
 def weights_of(trainer: Trainer) -> list[torch.Tensor]:
+    """The model's weights, whole on each rank."""
     assert trainer.driver is not None
-    return [p.detach().clone() for p in trainer.driver.model.parameters()]
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in trainer.driver.model.parameters()]
+    return [p.detach().clone() for p in whole]

@@ -21,8 +21,9 @@ def listened(trainer: Trainer, cut: int, stop: int) -> dict[str, Any]:
         grad = next(trainer.driver.model.parameters()).grad  # type: ignore[union-attr]
         return torch.zeros(1) if grad is None else grad.clone()
 
-    trainer.on("on_after_backward", lambda trainer: found["backward"].append(gradient()))
-    trainer.on("on_before_optimizer_step", lambda trainer, optimizers: found["update"].append(gradient()))
+    if not trainer.driver.keeps_step:  # type: ignore[union-attr]  # else each rank has a part of it
+        trainer.on("on_after_backward", lambda trainer: found["backward"].append(gradient()))
+        trainer.on("on_before_optimizer_step", lambda trainer, optimizers: found["update"].append(gradient()))
     if cut:
         trainer.on("on_train_batch_end", lambda t: t.batch_idx_in_epoch == cut and t.end_epoch("cut"))
     if stop:
@@ -51,7 +52,7 @@ def run(case: dict[str, Any], driver: str, where: Path) -> dict[str, Any]:
 
 def work(job: dict[str, Any]) -> None:
     where = Path(job["where"])
-    driver = "torch_ddp" if job["world"] > 1 else "torch"
+    driver = job["driver"] if job["world"] > 1 else "torch"
     found = {name: run(case, driver, where) for name, case in job["cases"].items()}
     torch.save(found, where / f"{job['world']}-{job['rank']}.pt")
 
