@@ -14,7 +14,7 @@ import torch
 
 from tachograph.states.errors import CallerError, nearest
 
-from . import gradients
+from . import sharded_gradients
 from .calls import caller_of
 from .fsdp_api import FSDPModule, MixedPrecisionPolicy, register_fsdp_forward_method
 from .pending import Pending
@@ -31,7 +31,7 @@ from .sharding import (
     shard,
     sharded_modules,
 )
-from .spread import local, whole
+from .spread import local
 from .units import units_of
 
 _STEPS = ("train_step", "validate_step", "test_step", "predict_step")
@@ -189,21 +189,21 @@ class TorchFSDPDriver(ShardedWeights):
         return batch
 
     def gradient_norm(self, norm_type: float = 2.0) -> torch.Tensor:
-        return whole(gradients.norm(self._parameters(), norm_type))  # type: ignore[no-any-return]
+        return sharded_gradients.norm(self._parameters(), norm_type, self._mesh)
 
     def clip_gradients_by_norm(
         self, most: float, parameters: Any = None, *, norm_type: float = 2.0, error_if_nonfinite: bool = False
     ) -> torch.Tensor:
-        clipped = self._own(parameters)
-        norm = super().clip_gradients_by_norm(most, clipped, norm_type=norm_type, error_if_nonfinite=error_if_nonfinite)
-        return whole(norm)  # type: ignore[no-any-return]
+        strict = error_if_nonfinite and self._scaler is None
+        return sharded_gradients.clip_by_norm(self._own(parameters), most, norm_type, strict, self._mesh)
 
     def clip_gradients_by_value(self, most: float, parameters: Any = None) -> None:
         super().clip_gradients_by_value(most, self._own(parameters))
 
-    def _own(self, parameters: Any) -> Any:
-        """Return the parameters that those which somebody holds have become."""
-        return parameters if parameters is None or self._moved is None else [self._moved.of(p) for p in parameters]
+    def _own(self, parameters: Any) -> list[Any]:
+        """Return what those parameters are now which somebody holds; None: all that are trained."""
+        held = list(self._parameters() if parameters is None else parameters)
+        return held if self._moved is None else [self._moved.of(parameter) for parameter in held]
 
     def gradients_are_finite(self) -> bool:
         if self._scaler is not None:

@@ -113,8 +113,8 @@ WAYS: list[tuple[int, dict[str, Any]]] = [
 ]
 MORE = [(seq, {"accumulation": n, "precision": p}) for n in (1, 2, 3) for p in (None, "bf16") for seq in (15, 25, 31)]
 FOUR: list[tuple[int, dict[str, Any]]] = [
-    (16, {"accumulation": 3, "world": 4}),
-    (16, {"accumulation": 3, "world": 4, "mesh": (2, 2)}),
+    (16, {"accumulation": 3, "world": 4, "n": 40, "norm": False}),
+    (16, {"accumulation": 3, "world": 4, "n": 40, "norm": False, "mesh": (2, 2)}),
 ]
 
 
@@ -143,14 +143,15 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     forks: RankForks, straight: Callable[..., Any], tmp_path: Path, before: int, after: int
 ) -> None:
     """D13."""
-    kill(forks, tmp_path, 16, before, accumulation=3)
-    ended = run(forks, tmp_path, after, accumulation=3)
+    job = {"accumulation": 3, "n": 40, "norm": False}
+    kill(forks, tmp_path, 16, before, **job)
+    ended = run(forks, tmp_path, after, **job)
     saved = {s.seq: s.path for s in catalogue(tmp_path / "run")[0]}
     for rank in ended:
         assert rank["entered"]["seq"] > 0
         held = read_model(saved[rank["entered"]["seq"]] / "model.pt")
         assert not differences(rank["entered"]["weights"], held)
-    assert ended[0]["state"]["samples"] == 56
+    assert ended[0]["state"]["samples"] == 80
 
 
 def test_a_snapshot_gives_the_weights_of_a_plain_model(straight: Callable[..., Any]) -> None:
@@ -259,9 +260,7 @@ def test_units_are_the_blocks_unless_a_policy_says_otherwise() -> None:
 
 def test_modules_that_share_a_parameter_are_never_parted() -> None:
     assert names(Tied()) == ["blocks.1"]
-    with pytest.raises(
-        CallerError, match=r"whose 'weight' is 'head\.weight' too: shared parameters"
-    ):
+    with pytest.raises(CallerError, match=r"whose 'weight' is 'head\.weight' too: shared parameters"):
         units_of(Tied(), {nn.Linear})
 
 

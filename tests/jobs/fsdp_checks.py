@@ -50,9 +50,7 @@ def in_one_process(**settings: Any) -> dict[str, torch.Tensor]:
 
 def plain(**settings: Any) -> Net:
     """A model without anything that depends on how a batch is divided."""
-    model = net(dropout=0.0, **settings)
-    model.norm = nn.Identity()  # type: ignore[assignment]
-    return model
+    return net(dropout=0.0, norm=False, **settings)
 
 
 def expect_close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], tolerance: float = 1e-6) -> None:
@@ -331,8 +329,7 @@ def steps_of_other_names_gather_too(folder: Path) -> None:
         validate_step = predict = train_step
 
     torch.manual_seed(7)
-    model = Named(dropout=0.0)
-    model.norm = nn.Identity()  # type: ignore[assignment]
+    model = Named(dropout=0.0, norm=False)
     driver = driver_of(model)
     step(driver, batch())
     expect_close(gradients(model), in_one_process())

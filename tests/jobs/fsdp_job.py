@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from tachograph.drivers import storage
 from tachograph.drivers.fsdp import TorchFSDPDriver
 from tachograph.drivers.spread import local
-from tachograph.engine import EMA, Trainer
+from tachograph.engine import EMA, Trainer, saving
 from tests.jobs.exact_job import Heard, Points, after_everyone, outcome
 from tests.jobs.ranks import serve_ranks
 from tests.jobs.ranks_job import MeanLoss
@@ -40,10 +40,10 @@ class Block(nn.Module):
 class Net(nn.Module):
     """A classifier of blocks; no length of it can be divided evenly by 2 or 4."""
 
-    def __init__(self, dropout: float = 0.3, overflows: bool = False) -> None:
+    def __init__(self, dropout: float = 0.3, overflows: bool = False, norm: bool = True) -> None:
         super().__init__()
         self.inner = nn.Linear(6, 7)
-        self.norm = nn.BatchNorm1d(7)
+        self.norm = nn.BatchNorm1d(7) if norm else nn.Identity()
         self.blocks = nn.ModuleList(Block(7, dropout) for _ in range(2))
         self.outer = nn.Linear(7, 3)
         self.overflows = overflows
@@ -78,12 +78,12 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def build(job: dict[str, Any]) -> Trainer:
-    model = net(overflows=job.get("precision") == "fp16")
+    model = net(overflows=job.get("precision") == "fp16", norm=job.get("norm", True))
     torch.manual_seed(1000 + job["rank"] + job.get("foreign", 0))
     return Trainer(
         model,
         job.get("driver", "torch_fsdp"),
-        DataLoader(Points(28, 1), batch_size=job.get("batch", 2), shuffle=True, num_workers=job.get("workers", 0)),
+        DataLoader(Points(job.get("n", 28), 1), batch_size=2, shuffle=True, num_workers=job.get("workers", 0)),
         torch.optim.AdamW(groups(model), lr=0.02),
         device="cpu",
         n_epochs=2,
@@ -110,6 +110,7 @@ def train(job: dict[str, Any]) -> None:
 
     def after(trainer: Any) -> None:
         if trainer.trainer_state.seq == job.get("kill_at"):
+            saving.wait(trainer)
             os.kill(os.getpid(), signal.SIGKILL)
 
     after_everyone(trainer, after)
