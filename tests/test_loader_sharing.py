@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    Dataset,
-    DistributedSampler,
-)
+from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampler, Sampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tachograph.drivers import RestoreFault
@@ -329,6 +324,25 @@ def test_a_loader_with_an_iterator_of_its_own_ends_with_the_others() -> None:
     ]
     one = source_of(Through(Indexed(12), batch_size=2), 5, -1)
     one.check(together(2, lambda ranks: source_of(loader(0), 5, -1, [].append, ranks).state())[0])
+
+
+class Unsized(Sampler[int]):
+    """Says no length, and has another one on each rank."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.n))
+
+
+def test_orders_that_say_no_length_end_together() -> None:
+    """R08, R53."""
+    told: list[str] = []
+    found = read(2, lambda rank: DataLoader(Indexed(20), batch_size=2, sampler=Unsized(12 + 4 * rank)), told=told)
+    assert in_order(found) == list(range(12))
+    assert [each.length for each in found] == [None, None]
+    assert len(told) == 1
 
 
 def test_a_sampler_that_was_shared_by_the_user_goes_on_from_any_position() -> None:

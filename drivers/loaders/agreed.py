@@ -8,8 +8,9 @@ from tachograph.drivers.calls import batch_size
 from tachograph.drivers.driver import NO_BATCH
 from tachograph.drivers.errors import RestoreFault
 from tachograph.drivers.ranks import Ranks
+from tachograph.states.errors import CallerError
 
-from .rounds import Rounds, check_empty
+from .rounds import Rounds
 from .source import BatchSource, Tell
 
 _KEYS = frozenset(("in_turn", "held"))
@@ -47,7 +48,7 @@ class AgreedSource:
 
     def open(self, epoch: int, done: int, samples: int | None = None) -> int | None:
         self._lengths = self._ranks.gather(self.source.open(epoch, done, None if self._own else samples))
-        check_empty([length == 0 for length in self._lengths])
+        _check_empty([length == 0 for length in self._lengths])
         self._epoch, self._at, self._length = epoch, done, _least(self._lengths)
         return self._length
 
@@ -63,7 +64,7 @@ class AgreedSource:
         having, samples = self._ranks.sums([int(here), self._count(batch) if here else 0])
         if having < self._ranks.world_size:
             if having and not self._at:
-                check_empty(self._ranks.gather(not here))
+                _check_empty(self._ranks.gather(not here))
             return self._ended(having)
         self._at += 1
         self.ids, self.samples = self.source.ids, samples
@@ -108,6 +109,24 @@ class AgreedSource:
 
     def close(self) -> None:
         self.source.close()
+
+
+def _check_empty(empty: list[bool]) -> None:
+    """Refuse training data of which some ranks have nothing.
+
+    Args:
+        empty: for each rank, whether it has none.
+
+    Raises:
+        CallerError: that is so for some, and not for all.
+    """
+    if any(empty) and not all(empty):
+        named = ", ".join(str(rank) for rank, none in enumerate(empty) if none)
+        which = f"rank {named}" if sum(empty) == 1 else f"ranks {named}"
+        raise CallerError(
+            f"train_dataloader is empty on {which}, and not on the others: give every rank a batch at least, or the "
+            "same data with use_dist_sampler=True, and it's dealt out"
+        )
 
 
 def _least(lengths: list[int | None]) -> int | None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from tachograph.drivers.driver import NO_BATCH
 from tachograph.drivers.ranks import Ranks
-from tachograph.states.errors import CallerError
 
 from .content import content_hash
 from .dealing import left_over
@@ -46,9 +45,6 @@ class Rounds:
 
         Args:
             read: returns the next batch of what this rank reads, or `NO_BATCH`.
-
-        Raises:
-            CallerError: some ranks have data and some have none at all.
         """
         first = read()
         if self.in_turn is None:
@@ -56,17 +52,13 @@ class Rounds:
         return self._of_round(first, read) if self.in_turn else first
 
     def decide(self, first: Any) -> None:
-        """Compare the first batch of all ranks; if none of them has one, it's left open.
+        """Compare the first batch of all ranks; if one of them has none, it's left open.
 
         Args:
             first: this rank's, or `NO_BATCH`.
-
-        Raises:
-            CallerError: some ranks have data and some have none at all.
         """
         seen = self._ranks.gather(None if first is NO_BATCH else content_hash(first))
-        check_empty([held is None for held in seen])
-        if seen[0] is None:
+        if None in seen:
             return
         self.in_turn = len(set(seen)) == 1
         if self.in_turn and self._name and self._ranks.first:
@@ -101,22 +93,4 @@ class Rounds:
         return batches // self.width
 
 
-def check_empty(empty: list[bool]) -> None:
-    """Refuse training data of which some ranks have nothing.
-
-    Args:
-        empty: for each rank, whether it has none.
-
-    Raises:
-        CallerError: that is so for some, and not for all.
-    """
-    if any(empty) and not all(empty):
-        named = ", ".join(str(rank) for rank, none in enumerate(empty) if none)
-        which = f"rank {named}" if sum(empty) == 1 else f"ranks {named}"
-        raise CallerError(
-            f"train_dataloader is empty on {which}, and not on the others: give every rank a batch at least, or the "
-            "same data with use_dist_sampler=True, and it's dealt out"
-        )
-
-
-__all__ = ["Rounds", "check_empty"]
+__all__ = ["Rounds"]
