@@ -5,9 +5,8 @@ The exchange is `DistributedDataParallel`'s. What is dealt out to which rank, an
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,26 +16,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tachograph.states.errors import CallerError
 
-from . import generators, storage
-from .loaders import BatchSource, source_of
-from .measuring import LAG
-from .processes import Processes, joined
-from .single import TorchDriver
+from . import buffers
+from .many import ManyProcesses
 
 
-class TorchDDPDriver(TorchDriver):
+class TorchDDPDriver(ManyProcesses):
     """Trains one model in many processes.
 
     Args:
         model: an `nn.Module`; or a `DistributedDataParallel` over one, whose options stay what they are.
-        device: "cpu", or "cuda", of which each process takes that of its local rank; a list of devices, one for each
-            process of this machine; None: where the model's parameters are.
+        device: as `ManyProcesses` takes it; that of a `DistributedDataParallel` is known.
         ddp_options: keyword arguments of `DistributedDataParallel`, and `sync_batchnorm`: True has batch norms take
             their statistics over all ranks (accelerators only).
-        share: the training loader is dealt out to the ranks (None, True), or each rank's is its own business (False).
-        eval_share: the same of evaluation loaders.
-        data_device: where batches are moved; None: where the model is.
-        options: those of `TorchDriver`.
+        options: those of `ManyProcesses`.
 
     Attributes:
         wrapped: the `DistributedDataParallel`; None before `setup`.
@@ -46,31 +38,15 @@ class TorchDDPDriver(TorchDriver):
     """
 
     def __init__(
-        self,
-        model: Any,
-        device: Any = None,
-        *,
-        ddp_options: Mapping[str, Any] | None = None,
-        share: bool | None = None,
-        eval_share: bool | None = None,
-        data_device: Any = None,
-        **options: Any,
+        self, model: Any, device: Any = None, *, ddp_options: Mapping[str, Any] | None = None, **options: Any
     ) -> None:
         given = model if isinstance(model, DistributedDataParallel) else None
         if given is not None and ddp_options:
             raise CallerError("the model is a DistributedDataParallel already: give it its options there")
-        module = model if given is None else given.module
-        where = _device_of(device, module, given)
-        self._share, self.eval_share = share, eval_share
+        super().__init__(*((model, device) if given is None else (given.module, _device_of(given))), **options)
         self._ddp_options = dict(ddp_options or {})
-        super().__init__(module, where, **options)
-        self.processes: Processes = joined(self._on_cpu, 0 if self._on_cpu else LAG)
-        self.ranks = self.processes
-        if self.device.type == "cuda" and self.device.index is None:
-            self.device = torch.device("cuda", self.ranks.local_rank)
         if self._ddp_options.pop("sync_batchnorm", False):
             self._synchronize_batch_norms()
-        self._data_device = None if data_device is None else torch.device(data_device)
         self.wrapped: DistributedDataParallel | None = given
         self._called = _Called(self.model, self._run)
 
@@ -81,7 +57,6 @@ class TorchDDPDriver(TorchDriver):
 
     def setup(self, seed: int, whole_digest: bool) -> None:
         super().setup(seed, whole_digest)
-        self.processes.open()
         if self.wrapped is None:
             ids = None if self._on_cpu else [self.device.index]
             self.wrapped = DistributedDataParallel(self._called, device_ids=ids, **self._ddp_options)
@@ -102,22 +77,6 @@ class TorchDDPDriver(TorchDriver):
         for parameter in self.model.parameters():
             parameter.grad = None
 
-    # -- data ----------------------------------------------------------------------------------------------
-
-    def _source_of(self, seed: int) -> BatchSource:
-        return source_of(self._loader, seed, self._max_batches, self._told, self.ranks, self._share)
-
-    def initial_seed(self) -> int:
-        return int(self.ranks.share(super().initial_seed()))
-
-    def seed_generators(self, seed: int) -> None:
-        generators.seed_all(generators.derive(seed, "rank", self.ranks.rank) if self.ranks.rank else seed)
-
-    def to_device(self, batch: Any) -> Any:
-        if self._data_device in (None, self.device):
-            return super().to_device(batch)
-        return storage.mapped(batch, lambda t: t.to(self._data_device, non_blocking=self._non_blocking))
-
     # -- training ------------------------------------------------------------------------------------------
 
     def _run(self, batch: Any) -> Any:
@@ -129,6 +88,8 @@ class TorchDDPDriver(TorchDriver):
     def train_step(self, batch: Any) -> Any:
         wrapped = self.wrapped
         assert wrapped is not None, "setup() comes first"
+        # by itself it sends rank 0's buffers round if the batch before was exchanged, which no snapshot knows
+        wrapped.require_forward_param_sync = wrapped.require_backward_grad_sync
         try:
             if wrapped.module is self._called:
                 return wrapped(batch)
@@ -167,12 +128,17 @@ class TorchDDPDriver(TorchDriver):
 
     @contextmanager
     def evaluating(self, model: Any, eval_mode: bool = True) -> Iterator[None]:
-        """Evaluate the weights of rank 0 on every rank: buffers too, which the ranks move by themselves in a step."""
-        if model is self.model and self._exchanges_buffers() and self.ranks.world_size > 1:
-            for buffer in model.buffers():
-                dist.broadcast(buffer, src=0)
-        with super().evaluating(model, eval_mode):
+        """Evaluate the model of rank 0 on every rank: its buffers too, which each rank moves by itself in a step."""
+        together = model is self.model and self.ranks.world_size > 1
+        if together and self.wrapped is None:  # what `DistributedDataParallel` will do when it is built
+            for parameter in model.parameters():
+                dist.broadcast(parameter.data, src=0)
+        with self._buffers_of_the_first() if together else nullcontext(), super().evaluating(model, eval_mode):
             yield
+
+    def _buffers_of_the_first(self) -> AbstractContextManager[None]:
+        together = self.ranks.world_size > 1 and self._exchanges_buffers()
+        return buffers.of_the_first(self.model) if together else nullcontext()
 
     def _exchanges_buffers(self) -> bool:
         return (
@@ -181,21 +147,16 @@ class TorchDDPDriver(TorchDriver):
             else bool(self.wrapped.broadcast_buffers)
         )
 
-    def all_gather(self, value: Any) -> list[Any]:
-        gathered = self.ranks.gather(value)
-        return gathered if self._on_cpu else [storage.mapped(held, lambda t: t.to(self.device)) for held in gathered]
+    # -- weights -------------------------------------------------------------------------------------------
 
-    # -- files ---------------------------------------------------------------------------------------------
+    def weights(self) -> Any:
+        """Copy the weights of rank 0, its buffers too, on every rank: all of them call it."""
+        with self._buffers_of_the_first():
+            return super().weights()
 
     def save_model(self, target: Any) -> None:
-        if self.ranks.first:
+        if self.ranks.first or self.ranks.world_size == 1:  # alone
             super().save_model(target)
-
-    def close(self) -> None:
-        try:
-            super().close()
-        finally:
-            self.processes.close()
 
 
 class _Called(nn.Module):
@@ -239,15 +200,9 @@ def _nothing(model: nn.Module) -> torch.Tensor:
     return total
 
 
-def _device_of(device: Any, module: Any, given: DistributedDataParallel | None) -> Any:
-    """Return this process's device among those that were given."""
-    if given is not None:
-        first = next(module.parameters(), None)
-        return None if first is None else first.device
-    if isinstance(device, (list, tuple)):
-        local = int(os.environ.get("LOCAL_RANK", 0))
-        return device[local % len(device)]
-    return device
+def _device_of(wrapped: DistributedDataParallel) -> Any:
+    first = next(wrapped.module.parameters(), None)
+    return None if first is None else first.device
 
 
 __all__ = ["TorchDDPDriver"]

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from . import generators, storage
-from .loaders import BatchSource, source_of
 from .measuring import LAG
 from .processes import Processes, joined
 from .single import TorchDriver
@@ -54,9 +53,6 @@ class ManyProcesses(TorchDriver):
         self.processes.open()
 
     # -- data ----------------------------------------------------------------------------------------------
-
-    def _source_of(self, seed: int) -> BatchSource:
-        return source_of(self._loader, seed, self._max_batches, self._told, self.ranks, self._share)
 
     def initial_seed(self) -> int:
         return int(self.ranks.share(super().initial_seed()))

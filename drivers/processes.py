@@ -76,6 +76,7 @@ class Processes(Ranks):
 
     def __init__(self) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self._size = self.world_size  # `alone` or not
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
         self.lag = 0
         self.limit = LIMIT
@@ -83,13 +84,14 @@ class Processes(Ranks):
         number = len(_names)
         _names.append(number)
         c10d: Any = dist.distributed_c10d
-        self._store = c10d.PrefixStore(f"tachograph/{number}", c10d._get_default_store())
+        self._store = c10d.PrefixStore(f"tachograph/{_attempt()}/{number}", c10d._get_default_store())
         self._bits = torch.zeros(1, dtype=torch.int64)
         self._ballots: deque[tuple[torch.Tensor, Any]] = deque()
         self._alone = 0
         self._over = threading.Event()
         self._watch: threading.Thread | None = None
         self._broken = False
+        self._told: dict[str, Any] | None = None  # what was read of the first failure
 
     @property
     def there(self) -> bool:
@@ -192,9 +194,10 @@ class Processes(Ranks):
         }
         with suppress(RuntimeError):
             self._store.compare_set(_FAILED, "", json.dumps(told))
+        first: dict[str, Any] = self._read_failure() or told
         self._break()
         if self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-            self._wait_for_readers()  # the store is this process's, and goes with it
+            self._wait_for_readers(first["rank"])  # the store is this process's, and goes with it
 
     def _break(self) -> None:
         """Take the process groups down, so that nobody waits for this rank in a collective."""
@@ -204,11 +207,11 @@ class Processes(Ranks):
         with suppress(Exception):
             take_down()
 
-    def _wait_for_readers(self) -> None:
+    def _wait_for_readers(self, failed: int) -> None:
         end = time.monotonic() + 5.0
-        others = [f"read/{rank}" for rank in range(1, self.world_size)]
+        others = [f"read/{rank}" for rank in range(1, self._size) if rank != failed]
         with suppress(RuntimeError):
-            while time.monotonic() < end and not self._store.check(others):
+            while others and time.monotonic() < end and not self._store.check(others):
                 time.sleep(0.05)
 
     def failure(self) -> RankFailed | None:
@@ -220,13 +223,12 @@ class Processes(Ranks):
 
     def _read_failure(self) -> dict[str, Any] | None:
         try:
-            if not self._store.check([_FAILED]):
-                return None
-            told: dict[str, Any] = json.loads(self._store.get(_FAILED))
-            self._store.set(f"read/{self.rank}", "")
+            if self._told is None and self._store.check([_FAILED]):
+                self._told = json.loads(self._store.get(_FAILED))
+                self._store.set(f"read/{self.rank}", "")
         except RuntimeError:  # the store is gone, with the process that kept it
-            return None
-        return told
+            pass
+        return self._told
 
     def reason(self, error: BaseException) -> BaseException:
         """Return why a collective broke: another rank's failure if that is what it is, else the error itself."""
@@ -264,6 +266,11 @@ class Processes(Ranks):
             time.sleep(pause)
             pause = min(pause * 1.5, 0.1)
         return str(self._store.get(key).decode())
+
+
+def _attempt() -> str:
+    """Return how often torchrun has started the processes anew: its store, and what was left there, outlives them."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 _names: list[int] = []  # of groups in this process: every rank counts alike

@@ -56,6 +56,8 @@ class TorchDriver(Evaluations, Trials):
         CallerError: the model, the device, the precision or `train_fn` can't be used.
     """
 
+    _share: bool | None = None  # whether the training loader is dealt out to ranks; None: if it can be
+
     def __init__(
         self,
         model: Any,
@@ -95,7 +97,7 @@ class TorchDriver(Evaluations, Trials):
         self._built: dict[str, Any] | None = None
         self._source: BatchSource | None = None
         self._overfit = 0
-        self._evaluated: dict[int, EvaluationSource] = {}
+        self._evaluated: dict[tuple[int, bool | None], EvaluationSource] = {}
         self._source_loader: Any = None
         self._digest: Callable[[], int] = int
 
@@ -155,7 +157,7 @@ class TorchDriver(Evaluations, Trials):
             ],
             "precision": self.precision.name,
             "train_fn": self._train_fn_name,
-            **settings_of(self._loader, -1),
+            **settings_of(self._loader, -1, self.ranks, self._share),
         }
 
     def _sourced(self, seed: int) -> BatchSource:
@@ -163,19 +165,16 @@ class TorchDriver(Evaluations, Trials):
         before = self._source
         if self._overfit:
             return self._kept(seed)
-        source = self._source_of(seed)
+        source = source_of(self._loader, seed, self._max_batches, self._told, self.ranks, self._share)
         if before is not None and self._source_loader is self._loader:
             source.load(before.state())
         self._source_loader = self._loader
         return source
 
-    def _source_of(self, seed: int) -> BatchSource:
-        return source_of(self._loader, seed, self._max_batches, self._told)
-
     def _kept(self, seed: int) -> KeptSource:
         held = self._source
         if not isinstance(held, KeptSource) or not held.is_of(self._loader, seed, self._overfit):
-            held = KeptSource(self._loader, seed, self._overfit, self._told)
+            held = KeptSource(self._loader, seed, self._overfit, self._told, self.ranks, self._share)
         held.most = self._max_batches
         return held
 
@@ -209,7 +208,7 @@ class TorchDriver(Evaluations, Trials):
     # -- training ------------------------------------------------------------------------------------------
 
     def length(self) -> int | None:
-        length = length_of(self._loader)
+        length = length_of(self._loader) if self._source is None else self._source.length()
         limits = [most for most in (self._max_batches, self._overfit) if most > 0]
         return None if length is None else min([length, *limits])
 
@@ -286,7 +285,7 @@ class TorchDriver(Evaluations, Trials):
         gradients.clip_by_value(list(self._parameters() if parameters is None else parameters), most)
 
     def averages(self, *, buffers: bool = False) -> WeightAverages:
-        return WeightAverages(self.model, buffers=buffers)
+        return WeightAverages(self.model, buffers=buffers, ranks=self.ranks)
 
     def leave_out_step(self) -> None:
         if self._scaler is not None:

@@ -1,6 +1,8 @@
 """A small GPT learns to write Python, one character after the other, from the standard library that runs it.
 
-Start it with `--run-dir runs/gpt`, kill it however you like, and add `--resume`: it ends with the same bits.
+Start it with `--run-dir runs/gpt`, kill it however you like, and add `--resume`: it ends with the same bits. In two
+processes, one of which may die: `torchrun --nproc-per-node 2 --max-restarts 3 examples/char_gpt.py --run-dir runs/two
+--resume`.
 """
 
 import argparse
@@ -59,17 +61,6 @@ class CharGPT(nn.Module):
         return {"loss": nn.functional.cross_entropy(self.logits(codes).flatten(0, 1), following.flatten())}
 
 
-class MeanLoss:  # a metric is anything with these three methods; `update` is given the outputs that it names
-    def reset(self):
-        self.losses = []
-
-    def update(self, loss):
-        self.losses.append(loss.item())
-
-    def compute(self):
-        return sum(self.losses) / len(self.losses)
-
-
 if __name__ == "__main__":
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--run-dir", default="auto", help="where the journal and the snapshots go")
@@ -84,14 +75,15 @@ if __name__ == "__main__":
     # Warm-up, then 1/sqrt: it doesn't know how long the run is, so a run that ended can be resumed with more epochs.
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min((n + 1) / 100, (100 / (n + 1)) ** 0.5))
     trainer = Trainer(  # validated after every 100 batches, and at the end of each epoch
-        model, "torch", DataLoader(SourceCode(held_out=False), batch_size=16, shuffle=True), optimizer,
+        model, "auto", DataLoader(SourceCode(held_out=False), batch_size=16, shuffle=True), optimizer,
         n_epochs=args.epochs, n_batches=args.batches, run_dir=args.run_dir, seed=1, snapshot_every=25,
         validate_dataloaders=DataLoader(SourceCode(held_out=True), batch_size=64), validate_every=(100, -1),
-        metrics={"loss": MeanLoss()}, callbacks=[LRSchedule(schedule), EarlyStopping("loss", larger_better=False)],
+        metrics={"loss": "loss"}, callbacks=[LRSchedule(schedule), EarlyStopping("loss", larger_better=False)],
     )  # fmt: skip
     trainer.run(resume_from="auto" if args.resume else None)
-    print(f"{trainer.run_dir} ends with the chain {trainer.journal.chain}")
-    if args.sample:
+    if trainer.ranks.first:
+        print(f"{trainer.run_dir} ends with the chain {trainer.journal.chain}")
+    if args.sample and trainer.ranks.first:
         codes = torch.tensor([[ord("\n")]])
         for _ in range(args.sample):
             odds = model.eval().logits(codes[:, -CONTEXT:])[:, -1].softmax(-1)

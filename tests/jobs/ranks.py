@@ -80,6 +80,9 @@ class RankForks:
         ]
         return [Ended(status, *texts) for status, texts in zip(statuses, read, strict=True)]
 
+    def _text(self, rank: int, kind: str) -> str:
+        return (self._where / f"{rank}.{kind}").read_text()
+
     def run(self, world: int, seconds: float = 90, **job: Any) -> list[Ended]:
         """Run a job, and return how each of its ranks ended."""
         self.start(world, seconds, **job)
