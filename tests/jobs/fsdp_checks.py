@@ -12,9 +12,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+from torch.utils.data import DataLoader
 
 from tachograph.drivers.fsdp import TorchFSDPDriver
 from tachograph.drivers.spread import local, whole
+from tachograph.engine import Evaluator
 from tachograph.states.errors import CallerError
 from tests.jobs.exact_job import Points
 from tests.jobs.fsdp_job import Net, driver_of, groups, net
@@ -356,6 +358,36 @@ def weights_go_out_whole_and_come_back(folder: Path) -> None:
     if dist.get_rank() == 0:
         trained["outer.bias"] = trained["outer.bias"] + 1  # a difference that one rank alone sees
     assert not driver.has_weights(trained)
+
+
+class Ids:
+    """A metric: which samples were scored, on all ranks."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.ids: list[int] = []
+
+    def gather_with(self, gather: Any, distributed: bool) -> None:
+        self.gather = gather if distributed else lambda value: [value]
+
+    def update(self, id: torch.Tensor) -> None:
+        self.ids += id.tolist()
+
+    def compute(self) -> dict[str, int]:
+        every = sorted(i for ids in self.gather(self.ids) for i in ids)
+        assert every == list(range(len(every)))
+        return {"scored": len(every)}
+
+
+def an_evaluation_scores_each_sample_once(folder: Path) -> None:
+    driver = driver_of(plain())
+    for n in (1, 3, 5):
+        evaluator = Evaluator(driver=driver, dataloaders=DataLoader(Points(n, 2), batch_size=1), metrics={"ids": Ids()})
+        assert evaluator.run() == {"scored#ids": n}
+    step(driver, batch())
+    expect_close(gradients(driver.model), in_one_process())
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------
