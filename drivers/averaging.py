@@ -19,6 +19,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from tachograph.states.errors import CallerError
 
 from .averages import Averages
+from .ranks import ALONE, Ranks
 
 _Pairs = list[tuple[torch.Tensor, torch.Tensor]]  # an average, and what it is the average of
 
@@ -29,10 +30,12 @@ class WeightAverages(Averages):
     Args:
         model: the module.
         buffers: its buffers too; those that aren't floating point (counters, say) are copied.
+        ranks: who trains it. All come here together, and rank 0's buffers are those that count.
     """
 
-    def __init__(self, model: nn.Module, *, buffers: bool = False) -> None:
+    def __init__(self, model: nn.Module, *, buffers: bool = False, ranks: Ranks = ALONE) -> None:
         self._model = model
+        self._ranks = ranks
         self._buffers = buffers
         self._made: dict[str, torch.Tensor] = {}
         self._parameters: _Groups | None = None
@@ -78,6 +81,7 @@ class WeightAverages(Averages):
     @contextmanager
     def applied(self) -> Iterator[None]:
         if not self._depth:
+            self._take_buffers()
             pairs = self._pairs(self._named().items()) if self._made else []
             _check(pairs)
             _exchange(pairs)
@@ -99,10 +103,20 @@ class WeightAverages(Averages):
 
     @property
     def are_in_place(self) -> bool:
-        return self._left is None or self._left == self._digest()
+        return self._left is None or bool(self._ranks.share(self._left == self._digest()))
 
     def _digest(self) -> bytes:
         return digest_of(self._named())
+
+    @torch.no_grad()
+    def _take_buffers(self) -> None:
+        """Take rank 0's averages of the buffers; those that are averaged are each rank's own."""
+        if not (self._buffers and self._made) or self._ranks.world_size == 1:
+            return
+        own = {name: self._made[name] for name, _ in self._model.named_buffers()}
+        held = self._ranks.share({name: average.cpu() for name, average in own.items()})
+        for name, average in own.items():
+            average.copy_(held[name])
 
     def _begin(self) -> None:
         with torch.no_grad():

@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from tachograph.drivers import Driver
+from tachograph.drivers.ranks import ALONE, Ranks
 from tachograph.states.errors import CallerError
 
 from . import arguments
@@ -56,6 +57,7 @@ class Finders:
 
     # what the other parts of a trainer bring
     driver: Driver | None
+    ranks: Ranks
     listeners: Listeners
     train_dataloader: Any
     seed: int
@@ -90,7 +92,7 @@ class Finders:
             stop_when: leave off when the smoothed loss is so many times the least one, > 1.
 
         Raises:
-            CallerError: an argument can't be used, or the run is under way.
+            CallerError: an argument can't be used, the run is under way, or the driver is one of many processes.
         """
         rates = _spread(min_lr, max_lr, num_batches, arguments.one_of(mode, "mode", ("exponential", "linear")))
         if not stop_when > 1.0:
@@ -126,8 +128,8 @@ class Finders:
             fits: `f(size) -> bool`, asked before each trial; False: it is too large.
 
         Raises:
-            CallerError: an argument can't be used, the run is under way, the loader isn't a `DataLoader` with a batch
-                size, or not even `start` fits.
+            CallerError: an argument can't be used, the run is under way, the driver is one of many processes, the
+                loader isn't a `DataLoader` with a batch size, or not even `start` fits.
         """
         for name, value in (("start", start), ("steps", steps), ("max_size", start if max_size is None else max_size)):
             arguments.count(value, name)
@@ -144,6 +146,11 @@ class Finders:
         """Run the body with nobody listening, and put back whatever it moves."""
         if self._running:
             raise CallerError(f"{name} isn't for a run that is under way: call it before run(), or between two")
+        if self.ranks is not ALONE:
+            raise CallerError(
+                f"{name} tries in one process: call it in a script with driver='torch', and give what it found to the "
+                "trainer of many"
+            )
         assert self.driver is not None
         memory, inside = self._user_state(), self.listeners.inside
         before = {each: getattr(self, each) for each in _OF_A_STEP}

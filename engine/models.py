@@ -7,19 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from tachograph.drivers import Driver
+from tachograph.drivers.ranks import Ranks
 from tachograph.states.errors import CallerError
 
 from . import saved
+from .alike import by_each, by_first
 
 MODEL = "model.pt"
 """The file of the weights in a folder."""
 
 
 class Models:
-    """Saves and loads a trainer's model, or all of a trainer."""
+    """Saves and loads a trainer's model, or all of a trainer.
+
+    Of many ranks all call these, or one of them within `trainer.ranks.alone()`. What goes wrong on one is raised on
+    all.
+    """
 
     # what the other parts of a trainer bring
     driver: Driver | None
+    ranks: Ranks
     _hear_inside: Callable[..., None]
     _running: bool
     later: Callable[[Callable[[], None]], None]
@@ -35,6 +42,8 @@ class Models:
     ) -> None:
         """Write the model's weights, to be read with `load_model` or plain `torch.load(weights_only=True)`.
 
+        Of many ranks, rank 0 writes them, and calls `model_save_fn`; it is done when this returns on any.
+
         Args:
             target: a path, written whole or not at all; a folder that is there, or one named with a "/" at its end, for
                 a `model.pt` in it; or an open binary file.
@@ -48,15 +57,22 @@ class Models:
         _check_arguments(target, only_state_dict, "model_save_fn", model_save_fn)
         self._hear_inside("on_save_model")
         if model_save_fn is not None:
-            Path(target).mkdir(parents=True, exist_ok=True)
-            model_save_fn(Path(target))
-        else:
-            self.driver.save_model(_model_file(target, make=True))  # type: ignore[union-attr]
+            by_first(self.ranks, lambda: self._save_by(model_save_fn, Path(target)))
+            return
+        by_first(self.ranks, lambda: _make_room(target))
+        by_each(self.ranks, lambda: self.driver.save_model(_model_file(target)))  # type: ignore[union-attr]
+
+    def _save_by(self, model_save_fn: Callable[[Path], Any], folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with self.ranks.alone():
+            model_save_fn(folder)
 
     def load_model(
         self, source: Any, only_state_dict: bool = True, model_load_fn: Callable[[Path], Any] | None = None
     ) -> None:
         """Load weights that `save_model` wrote.
+
+        Of many ranks each reads them, and calls `model_load_fn`.
 
         Args:
             source: a path; a folder with a `model.pt` in it, which a snapshot is too; or an open binary file.
@@ -69,13 +85,12 @@ class Models:
             CallerError: the arguments contradict each other.
         """
         _check_arguments(source, only_state_dict, "model_load_fn", model_load_fn)
-        if not hasattr(source, "read") and not Path(source).exists():
-            raise FileNotFoundError(f"there is no model at {source}")
+        by_each(self.ranks, lambda: _check_there(source))
         self._hear_inside("on_load_model")
         if model_load_fn is not None:
-            model_load_fn(Path(source))
+            by_each(self.ranks, lambda: model_load_fn(Path(source)))
         else:
-            self.driver.load_model(_model_file(source))  # type: ignore[union-attr]
+            by_each(self.ranks, lambda: self.driver.load_model(_model_file(source)))  # type: ignore[union-attr]
 
     def save(
         self,
@@ -86,7 +101,8 @@ class Models:
         """Write a snapshot of the whole trainer into a folder of its own, to be gone on from with `load`.
 
         While a run is under way, it is written after the transition in work, when everybody has heard it: then it is
-        exact, whoever asks. It is whole or not there; one that was there before is replaced.
+        exact, whoever asks. It is whole or not there; one that was there before is replaced. Of many ranks each gives
+        its part.
 
         Args:
             folder: a path: a new folder, an empty one, or one that was saved to.
@@ -99,7 +115,7 @@ class Models:
         """
         _check_arguments(folder, only_state_dict, "model_save_fn", model_save_fn)
         path = Path(folder)
-        saved.check_folder(path)
+        by_first(self.ranks, lambda: saved.check_folder(path))
         if self._running:
             self.later(lambda: saved.save(self, path, model_save_fn))  # type: ignore[arg-type]
         else:
@@ -115,7 +131,7 @@ class Models:
         """Load what `save` wrote, a snapshot of a run, or the newest one of a run directory.
 
         The model and the optimizers are there at once; the rest is restored by the next `run()`, which goes on from
-        there, unless it is given another `resume_from`.
+        there, unless it is given another `resume_from`. Of many ranks each loads, and calls `model_load_fn`.
 
         Args:
             folder: a path.
@@ -136,15 +152,21 @@ class Models:
     load_checkpoint = load
 
 
-def _model_file(target: Any, make: bool = False) -> Any:
+def _model_file(target: Any) -> Any:
     if hasattr(target, "write") or hasattr(target, "read"):
         return target
     path = Path(target)
-    if path.is_dir() or str(target).endswith("/"):
-        path = path / MODEL
-    if make:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    return path
+    return path / MODEL if path.is_dir() or str(target).endswith("/") else path
+
+
+def _make_room(target: Any) -> None:
+    if isinstance(target, (str, Path)):
+        Path(_model_file(target)).parent.mkdir(parents=True, exist_ok=True)
+
+
+def _check_there(source: Any) -> None:
+    if not hasattr(source, "read") and not Path(source).exists():
+        raise FileNotFoundError(f"there is no model at {source}")
 
 
 def _check_arguments(place: Any, only_state_dict: Any, name: str, fn: Any) -> None:

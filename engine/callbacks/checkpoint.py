@@ -6,12 +6,15 @@ epoch's, the three best.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tachograph.states.errors import CallerError
 
+from ..alike import writes
+from ..saved import parted
 from .callback import Callback
 from .other_words import unknown_argument
 from .results_monitor import Asked, check_validates
@@ -36,7 +39,9 @@ class Checkpoint(Callback):
     Each save is a folder that appears whole, with the weights in `model.pt`, for `trainer.load_model(folder)`; or, with
     `save_object="trainer"`, a snapshot for `run(resume_from=folder)`. What makes room for others goes when they are
     whole. Whatever the run itself hasn't written is never touched. The table of the best is saved: a run that goes on
-    writes into its old folder, and what it does again after a crash replaces what the dead process had saved.
+    writes into its old folder, and what it does again after a crash replaces what the dead process had saved. Of many
+    ranks, rank 0 writes the weights, and a trainer is written by all. When one has failed, its error ends all: only
+    `on_exceptions` of rank 0's own error (`RankFailed`, where it was another's) are saved at, and no trainer is.
 
     Args:
         folder: a folder is made in it for each run; None: `<run_dir>/checkpoints`.
@@ -154,7 +159,7 @@ class Checkpoint(Callback):
         if self._seconds is None:
             return False
         now = trainer.world.timer()
-        if now - (self._since or 0.0) < self._seconds:
+        if not trainer.ranks.agree(now - (self._since or 0.0) >= self._seconds):
             return False
         self._since = now
         return True
@@ -175,7 +180,12 @@ class Checkpoint(Callback):
         self._sweep(trainer)
 
     def _at_exception(self, trainer: Any, exception: BaseException) -> None:
-        if isinstance(exception, self.on_exceptions):
+        if not isinstance(exception, self.on_exceptions):
+            return
+        if self._top.saver.save_object == "trainer" and parted(trainer):
+            if writes(trainer.ranks):
+                warnings.warn("Checkpoint: a trainer isn't saved where one of its ranks has failed", stacklevel=2)
+        else:
             self._save(trainer, f"{_where(trainer)}-exception_{type(exception).__name__}", "exception")
 
     def _save(self, trainer: Any, name: str, kind: str, then: Callable[[Path | None], None] | None = None) -> None:

@@ -18,7 +18,8 @@ class ExecuteOnBetter(HasMonitorCallback):
     """Calls a function after each validation that was better than all before it.
 
     The best value is saved, so a resumed run calls it where the straight one would. What is done again after a crash
-    calls it again: it should do the same then, as writing a file under the same name does.
+    calls it again: it should do the same then, as writing a file under the same name does. Of many ranks each calls it
+    (`trainer.ranks.first` says which one should write).
 
     Args:
         monitor: see `HasMonitorCallback`.

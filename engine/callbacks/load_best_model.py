@@ -15,6 +15,7 @@ from typing import Any
 from tachograph.states.errors import CallerError
 
 from .. import snapshots
+from ..alike import found_by_first, writes
 from .other_words import names_its_arguments
 from .results_monitor import Asked, HasMonitorCallback
 from .saver import Saver, owner_of, weights_of_evaluations
@@ -26,7 +27,8 @@ class LoadBestModel(HasMonitorCallback):
     """Puts the weights with the best results into the model when a run ends: by its limits, a stop or an error.
 
     They are kept in memory, or in a folder. In memory they are part of every snapshot, so that they are there wherever
-    the run is resumed. In a folder they are files, and a snapshot names its file.
+    the run is resumed. In a folder they are files, and a snapshot names its file. Of many ranks each gets them; after
+    an error they are left as they are there.
 
     Args:
         monitor: see `HasMonitorCallback`; None takes the trainer's.
@@ -108,7 +110,7 @@ class LoadBestModel(HasMonitorCallback):
         def written(place: Path | None) -> None:
             if place is None:
                 return
-            if self._file is not None and self._file != place:
+            if self._file is not None and self._file != place and writes(trainer.ranks):
                 self._old[self._file.name] = trainer.trainer_state.seq
             self._keep(value, at, file=place)
 
@@ -130,6 +132,8 @@ class LoadBestModel(HasMonitorCallback):
         self._saver.sweep(trainer, {*self._old, "" if self._file is None else self._file.name})
 
     def _published(self, trainer: Any, path: Any) -> None:
+        if not writes(trainer.ranks):  # which hears of it sooner or later than rank 0, and removes nothing
+            return
         now = snapshots.read(Path(path)).seq
         self._named -= {name for name, since in self._old.items() if since <= now}
         self._sweep(trainer)
@@ -137,8 +141,8 @@ class LoadBestModel(HasMonitorCallback):
     # -- the end -------------------------------------------------------------------------------------------
 
     def on_train_end(self, trainer: Any) -> None:
-        several = getattr(trainer.driver, "world_size", 1) > 1
-        if self._trained is not None or not self._is_there or (several and trainer.exception is not None):
+        several = trainer.ranks.world_size > 1
+        if self._trained is not None or (several and trainer.exception is not None) or not self._is_there(trainer):
             return
         trained = trainer.driver.weights()
         if self._weights is not None:
@@ -151,18 +155,20 @@ class LoadBestModel(HasMonitorCallback):
         if self._in_files and self._delete and _is_over(trainer):
             self._delete_files(trainer)
 
-    @property
-    def _is_there(self) -> bool:
-        """Whether there are best weights to be loaded."""
-        return self._weights is not None or (self._file is not None and self._file.exists())
+    def _is_there(self, trainer: Any) -> bool:
+        """Say whether there are best weights to be loaded; of many ranks all ask."""
+        if self._weights is not None or self._file is None:
+            return self._weights is not None
+        return found_by_first(trainer.ranks, self._file.exists)
 
     def _delete_files(self, trainer: Any) -> None:
-        for name, held in self._saver.written(trainer).items():
+        saver = self._saver
+        for name, held in saver.written(trainer).items():
             if held.kind == "best":
-                self._saver.remove(trainer, name)
+                saver.remove(trainer, name)
         self._old, self._named = {}, set()
-        folder = self._saver.folder(trainer)
-        if folder.is_dir() and not any(folder.iterdir()):
+        folder = saver.folder(trainer)
+        if writes(trainer.ranks) and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
     @contextmanager
@@ -183,13 +189,14 @@ class LoadBestModel(HasMonitorCallback):
         trained, put, self._trained, self._put = self._trained, self._put, None, None
         if trained is None:
             return
-        if trainer.driver.has_weights(put):
-            if not self._is_there:  # the files were deleted, but what they held is in the model
+        as_left = trainer.driver.has_weights(put)
+        if not trainer.ranks.agree(not as_left):
+            if not self._is_there(trainer):  # the files were deleted, but what they held is in the model
                 self._write(trainer, self.monitor_value, self.best_at or (0, 0), None)
             trainer.driver.put_weights(trained)
         else:
             trainer.say("the model has other weights than those that LoadBestModel put into it: they are left in it")
-        self._forget_what_is_lost()
+        self._forget_what_is_lost(trainer)
 
     def on_train_begin(self, trainer: Any) -> None:
         self._go_on(trainer)
@@ -201,18 +208,19 @@ class LoadBestModel(HasMonitorCallback):
         self._trained = self._put = None  # the model has those of the snapshot
         if self._in_files:
             self._saver.go_on(trainer)
-            if self._file is not None and not self._file.exists():
+            if self._file is not None and not self._is_there(trainer):
                 self._file = self._saver.folder(trainer) / self._file.name  # the run was moved
-        self._forget_what_is_lost()
+        self._forget_what_is_lost(trainer)
 
-    def _forget_what_is_lost(self) -> None:
-        if self.monitor_value is None or self._is_there:
+    def _forget_what_is_lost(self, trainer: Any) -> None:
+        if self.monitor_value is None or self._is_there(trainer):
             return
-        warnings.warn(
-            f"LoadBestModel: the best weights so far ({self.monitor_name} = {self.monitor_value}) aren't in "
-            f"{self._file} any more: the best from here on counts. delete_after_train=False keeps them",
-            stacklevel=3,
-        )
+        if writes(trainer.ranks):
+            warnings.warn(
+                f"LoadBestModel: the best weights so far ({self.monitor_name} = {self.monitor_value}) aren't in "
+                f"{self._file} any more: the best from here on counts. delete_after_train=False keeps them",
+                stacklevel=3,
+            )
         self._file = self.best_at = None
         self.forget_best()
 
@@ -223,7 +231,7 @@ class LoadBestModel(HasMonitorCallback):
         return {}
 
     def on_save_checkpoint(self, trainer: Any) -> dict[str, Any]:
-        if self._file is not None and trainer.run_dir is not None:
+        if self._file is not None and trainer.run_dir is not None and writes(trainer.ranks):
             self._named.add(self._file.name)
         return self.state_dict()
 
@@ -246,7 +254,7 @@ LoadBestModelCallback = LoadBestModel
 
 
 def _is_over(trainer: Any) -> bool:
-    """Say whether a run is done for good, as far as anybody knows: nothing cut it off."""
+    """Say whether a run is done for good, as far as anybody knows: nothing cut it off. Of many ranks all ask."""
     cut = trainer.interrupted() or trainer.exception is not None
     limits = getattr(trainer, "_limits", None)
-    return not cut and (limits is None or not limits.out_of_time())
+    return not cut and not trainer.ranks.agree(limits is not None and bool(limits.out_of_time()))

@@ -20,7 +20,7 @@ class MemoryMonitor(Callback):
 
     "memory/process" is what the process holds of the machine's memory (its peak, where the system tells only that);
     on an accelerator there are "memory/allocated", "memory/reserved" and "memory/peak" too, as torch counts them. The
-    device isn't waited for.
+    device isn't waited for. Of many ranks the loggers have rank 0's.
 
     Args:
         every: batches of the run between two values, >= 1.

@@ -15,7 +15,8 @@ class ModelSummary(Callback):
     """Says a table of the model's modules when training begins.
 
     It tells how many values their parameters hold, how many of them are trained, and how many bytes they take with
-    their buffers. No forward pass is made for it, and it isn't said again after a resume.
+    their buffers. No forward pass is made for it, and it isn't said again after a resume. Of many ranks the first says
+    it.
 
     Args:
         depth: how deep to go into the modules; 0 means the whole only, -1 everything.
@@ -34,7 +35,7 @@ class ModelSummary(Callback):
 
     def on_train_begin(self, trainer: Any) -> None:
         rows = trainer.driver.summary(self._depth)
-        if rows:
+        if rows and trainer.ranks.first:
             trainer.say(as_text(rows))
 
 

@@ -25,7 +25,8 @@ class MoreEvaluate(Callback):
     """Runs a second evaluator: every so often, or whenever the trainer's own results are better than ever.
 
     Training doesn't notice it, by no bit. Its results go to the loggers through `trainer.log`, under their names. An
-    evaluation that a signal interrupts is done when the run goes on; one that a crash had cut off is done again.
+    evaluation that a signal interrupts is done when the run goes on; one that a crash had cut off is done again. Of
+    many ranks it is due on all where a clock or a function says so on one.
 
     Args:
         dataloaders: what it evaluates on; see `Evaluator`.
@@ -167,7 +168,7 @@ class MoreEvaluate(Callback):
     def _after_batch(self, trainer: Any, event: Stepped) -> None:
         every = self._every
         if callable(every):
-            due = bool(every(trainer))
+            due = bool(trainer.ranks.agree(bool(every(trainer))))
         else:
             assert every is not None
             due = due_after_step(every, _before(trainer.trainer_state, event), event)
@@ -184,7 +185,7 @@ class MoreEvaluate(Callback):
 
     def _time_is_over(self, trainer: Any, every: tuple[Cadence, ...]) -> bool:
         least = min((cadence.every for cadence in every if isinstance(cadence, Seconds)), default=None)
-        return least is not None and trainer.world.timer() - self._since >= least
+        return least is not None and bool(trainer.ranks.agree(trainer.world.timer() - self._since >= least))
 
     # -- the evaluation ------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from tachograph.drivers.ranks import Ranks
 from tachograph.engine.losses import short
 from tachograph.states.errors import CallerError, TachographError
 
@@ -24,13 +25,17 @@ class NanGuard(Callback):
     gradients, since it makes them overflow now and then. On an accelerator this waits for the device once a batch, and
     once an update. What a batch did to the model beside its gradients (running means, say) isn't undone.
 
+    Of many ranks each looks at its own losses. With "raise" all end with the error of the one that found it; with
+    "skip" and "stop" they ask each other once an update, and leave out the same ones.
+
     Args:
         policy: "raise": the run fails before the batch has done anything, with an error that names it. "skip": the
             update of its accumulation window is left out (`Stepped.skipped`), and counted. "stop": the same, and the
             run is stopped. "continue": it is counted, with one warning, and the update is taken.
 
     Attributes:
-        count: updates that were left out; with "continue", batches and updates that weren't finite. It is saved.
+        count: updates that were left out; with "continue", this rank's batches and updates that weren't finite. It is
+            saved.
 
     Raises:
         CallerError: there is no such policy.
@@ -52,9 +57,12 @@ class NanGuard(Callback):
             self._found(trainer, f"the loss of {name_batch(trainer)} is {trainer.driver.plain(loss)}")
 
     def on_before_optimizer_step(self, trainer: Any, optimizers: Any) -> None:
+        leaves_out = self.policy in ("skip", "stop")
+        if leaves_out:
+            self._bad = first_said(trainer.ranks, self._bad)
         if not self._bad and not trainer.driver.gradients_are_finite():
             self._found(trainer, f"the gradients aren't finite after {name_batch(trainer)}")
-        if self._bad and self.policy in ("skip", "stop"):
+        if self._bad and leaves_out:
             self.count += 1
             trainer.skip_update()
             if self.policy == "stop":
@@ -85,9 +93,17 @@ class NanGuard(Callback):
 
 def name_batch(trainer: Any) -> str:
     """Name the batch in work as a person would look for it."""
-    state = trainer.trainer_state
+    state, ranks = trainer.trainer_state, trainer.ranks
     samples = "" if trainer.batch_indices is None else f", samples {short(trainer.batch_indices)}"
+    rank = f", rank {ranks.rank}" if ranks.world_size > 1 else ""
     return (
         f"batch {state.global_forward_batches + 1} of the run "
-        f"(epoch {state.cur_epoch_idx}, batch {state.batch_idx_in_epoch}{samples})"
+        f"(epoch {state.cur_epoch_idx}, batch {state.batch_idx_in_epoch}{samples}{rank})"
     )
+
+
+def first_said(ranks: Ranks, text: str) -> str:
+    """Return the text of the lowest rank that has something to say; "" if none has. All ranks ask."""
+    if not ranks.agree(bool(text)):
+        return ""
+    return next(filter(None, ranks.gather(text)), "")

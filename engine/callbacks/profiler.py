@@ -16,10 +16,10 @@ _PARTS = ("wait", "warmup", "active", "repeat")
 class Profiler(Callback):
     """Steps torch's profiler once a training batch, and writes each finished trace into a file.
 
-    A trace is `batch-<n>.json`, with the number of the last batch of the run that is in it; open it in
-    chrome://tracing or in Perfetto. The schedule counts the batches of this process, so it begins anew at a resume.
-    Whatever ends the run, a stop or an error, ends the profiler too, and what it has recorded till then is written.
-    Training isn't changed by it, only slowed down while it records.
+    A trace is `batch-<n>.json`, with the number of the last batch of the run that is in it; of many ranks each writes
+    its own, `batch-<n>.rank-<r>.json`. Open it in chrome://tracing or in Perfetto. The schedule counts the batches of
+    this process, so it begins anew at a resume. Whatever ends the run, a stop or an error, ends the profiler too, and
+    what it has recorded till then is written. Training isn't changed by it, only slowed down while it records.
 
     Args:
         schedule: batches to leave out, to warm up, to record, and how often that is done (0: over and over); None
@@ -53,11 +53,13 @@ class Profiler(Callback):
         self._profiler: Any = None
         self._into = Path()
         self._batches = 0
+        self._rank = ""  # in the names of traces
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         if self._folder is None and trainer.run_dir is None:
             raise CallerError("Profiler needs a folder, since this trainer has no run_dir")
         self.traces, self._profiler, self._batches = [], None, 0
+        self._rank = f".rank-{trainer.ranks.rank}" if trainer.ranks.world_size > 1 else ""
         driver.profiler(self._schedule, self._activities, self._file, self._options)  # refuses what it can't use
 
     def on_train_batch_begin(self, trainer: Any, batch: Any, indices: Any = None) -> None:
@@ -80,7 +82,7 @@ class Profiler(Callback):
 
     def _file(self) -> Path:
         self._into.mkdir(parents=True, exist_ok=True)
-        path = self._into / f"batch-{self._batches:09d}.json"
+        path = self._into / f"batch-{self._batches:09d}{self._rank}.json"
         self.traces.append(path)
         return path
 

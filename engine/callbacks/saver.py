@@ -2,6 +2,9 @@
 
 A save is a folder of its own that appears whole: it is written under a temporary name. It carries a note of who wrote
 it and when, so that a run that goes on knows its own saves, and touches no others.
+
+Of many ranks all save together, and rank 0 writes. What it finds on the disk, the others are told, so that all decide
+alike; a save that fails there has failed on all.
 """
 
 from __future__ import annotations
@@ -13,17 +16,30 @@ import uuid
 import warnings
 from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from tachograph.states.errors import CallerError, TachographError
 
 from .. import recording, saved, snapshots
-from ..journal import make_dirs, write_file
-from ..retention import REMOVING, remove
+from ..alike import by_first, found_by_first, writes
+from ..journal import write_file
+from ..retention import remove
 from ..snapshots import SnapshotWriteFault
-from .saves import MODEL, NOTE, REPLACED, RESULTS, Saved, epochs_done, fitting, publish, saved_in
+from .saves import (
+    MODEL,
+    NOTE,
+    RESULTS,
+    Saved,
+    epochs_done,
+    fitting,
+    free_name,
+    is_of,
+    make_anew,
+    publish,
+    saves_of,
+    tidy,
+)
 from .writable import check_early, check_writable
 
 OBJECTS = ("model", "trainer", "weights")
@@ -97,16 +113,19 @@ class Saver:
             CallerError: neither the trainer nor the caller said where to write; or nothing can be written there.
         """
         self._who = who
-        if self.base is None and trainer.run_dir is None:
-            raise CallerError(f"{who} needs a folder, since this trainer has no run_dir: give it one of them")
+        self.folder(trainer)  # here, where all ranks are
+        by_first(trainer.ranks, lambda: self._check_early(trainer))
+
+    def _check_early(self, trainer: Any) -> None:
         with self._as_policy_says(trainer):
-            check_early(self.base, who)
+            check_early(self.base, self._who)
 
     def folder(self, trainer: Any) -> Path:
         """Return the folder of this run's saves: the same in all its lives."""
         own = f"-{self.owner}" if self.owner else ""
         if self.base is None:
-            self.check(trainer, self._who)
+            if trainer.run_dir is None:
+                raise CallerError(f"{self._who} needs a folder, since this trainer has no run_dir: give it one of them")
             return Path(trainer.run_dir) / fitting(f"checkpoints{own}")
         return self.base / fitting(self._run(trainer)[0] + own)
 
@@ -123,7 +142,7 @@ class Saver:
         """Save under a name; a save of this run that has it is replaced when the new one is whole.
 
         A model is saved at once. A trainer is saved when everybody has heard the transition in work, so that what is
-        saved is exact.
+        saved is exact. Of many ranks all call it.
 
         Args:
             trainer: whose model; or it itself.
@@ -140,8 +159,8 @@ class Saver:
         Raises:
             SaveFault: it couldn't be written.
         """
-        folder = self.folder(trainer)
-        place = folder / self._free(trainer, folder, fitting(name))
+        folder, run = self.folder(trainer), self._run(trainer)[1]
+        place = folder / found_by_first(trainer.ranks, lambda: free_name(folder, fitting(name), run))
         about = (place, kind, results)
         if self.save_object != "trainer":
             self._whole(trainer, lambda: self._save_model(trainer, *about, as_evaluated), place, then)
@@ -154,11 +173,15 @@ class Saver:
     def remove(self, trainer: Any, name: str) -> bool:
         """Remove a save of this run; one that is somebody else's, or that this process was resumed from, is left alone.
 
+        Of many ranks, rank 0 does it, and the others don't wait for it.
+
         Returns:
             Whether it was there and is gone.
         """
+        if not writes(trainer.ranks):
+            return False
         folder = self.folder(trainer)
-        if folder / name == self.source or not self._is_own(trainer, folder / name):
+        if folder / name == self.source or not is_of(self._run(trainer)[1], folder / name):
             return False
         try:
             remove(trainer.world.files, folder / name)
@@ -167,23 +190,14 @@ class Saver:
         return True
 
     def written(self, trainer: Any) -> dict[str, Saved]:
-        """List this run's saves that are there, by their names."""
+        """List this run's saves that are there, by their names; of many ranks all call it."""
         folder, run = self.folder(trainer), self._run(trainer)[1]
-        found = (saved_in(path) for path in sorted(folder.glob("[!.]*")))
-        return {held.name: held for held in found if held is not None and held.run == run}
+        return found_by_first(trainer.ranks, lambda: saves_of(run, folder))
 
     def tidy(self, trainer: Any) -> None:
         """Put right what a process that died had begun: half written saves go, half replaced ones come back."""
         folder, files = self.folder(trainer), trainer.world.files
-        for path in folder.glob(f"{REPLACED}*"):
-            place = path.with_name(path.name.removeprefix(REPLACED))
-            if not place.exists():
-                files.rename(path, place)
-            files.remove_tree(path)
-        for prefix in (snapshots.TEMPORARY, REMOVING):
-            for path in folder.glob(f"{prefix}*"):
-                snapshots.settle(path.with_name(path.name.removeprefix(prefix)))
-                files.remove_tree(path)
+        by_first(trainer.ranks, lambda: tidy(folder, files))
 
     def forget(self) -> None:
         """Forget the run that this has saved in: what comes is another trainer's."""
@@ -204,16 +218,16 @@ class Saver:
         Raises:
             CallerError: nothing can be written into the folder.
         """
-        self._try(trainer)
+        folder = self.folder(trainer)
+        by_first(trainer.ranks, lambda: self._try(trainer, folder))
         self.tidy(trainer)
         given = None if report is None else report.snapshot
-        self.source = None if given is None else self.folder(trainer) / Path(given).name
+        self.source = None if given is None else folder / Path(given).name
         there, now = sorted(self.written(trainer).values(), key=lambda s: s.seq), trainer.trainer_state.seq
         self.superseded = {s.name: s.seq for s in there if s.seq > now and s.kind in _COUNTED}
         return [s for s in there if s.name not in self.superseded]
 
-    def _try(self, trainer: Any) -> None:
-        folder = self.folder(trainer)
+    def _try(self, trainer: Any, folder: Path) -> None:
         with self._as_policy_says(trainer):
             if self.base is not None:
                 check_writable(folder if os.path.isdir(folder) else self.base, self._who)
@@ -262,28 +276,34 @@ class Saver:
             fault.filename = str(place)
             if trainer.on_snapshot_fault != "warn":
                 raise fault from error
-            warnings.warn(f"{fault}. The run goes on", stacklevel=3)
+            if writes(trainer.ranks):
+                warnings.warn(f"{fault}. The run goes on", stacklevel=3)
         finally:
             if then is not None:
                 then(place if there else None)
 
     def _save_trainer(self, trainer: Any, place: Path, kind: str, results: Any) -> None:
-        saved.check_folder(place)
+        run = self._run(trainer)[1]
+        by_first(trainer.ranks, lambda: saved.check_folder(place))
         saved.save(trainer, place)
-        self._tell(trainer, place, place.name, kind, results)
+        by_first(trainer.ranks, lambda: self._tell(trainer, place, run, place.name, kind, results))
 
     def _save_model(self, trainer: Any, place: Path, kind: str, results: Any, as_evaluated: bool) -> None:
-        files, temporary = trainer.world.files, place.with_name(f"{snapshots.TEMPORARY}{place.name}")
-        try:
-            make_dirs(files, place.parent)
-            files.remove_tree(temporary)
-            files.make_dir(temporary)
-            self._write_model(trainer, temporary, as_evaluated)
-            self._tell(trainer, temporary, place.name, kind, results)
+        ranks, files, run = trainer.ranks, trainer.world.files, self._run(trainer)[1]
+        temporary = place.with_name(f"{snapshots.TEMPORARY}{place.name}")
+
+        def finish() -> None:
+            self._tell(trainer, temporary, run, place.name, kind, results)
             files.fsync_dir(temporary)
             publish(files, temporary, place)
+
+        try:
+            by_first(ranks, lambda: make_anew(temporary, files))
+            self._write_model(trainer, temporary, as_evaluated)
+            by_first(ranks, finish)
         except BaseException:
-            files.remove_tree(temporary)
+            if writes(ranks):
+                files.remove_tree(temporary)
             raise
 
     def _write_model(self, trainer: Any, folder: Path, as_evaluated: bool) -> None:
@@ -293,22 +313,13 @@ class Saver:
             else:
                 trainer.save_model(folder / MODEL)
 
-    def _tell(self, trainer: Any, folder: Path, name: str, kind: str, results: Any) -> None:
+    def _tell(self, trainer: Any, folder: Path, run: str, name: str, kind: str, results: Any) -> None:
         state, files = trainer.trainer_state, trainer.world.files
         if results is not None and self.save_evaluate_results:
             write_file(files, folder / RESULTS, json.dumps(results, indent=2, default=str).encode())
-        note = {"run": self._run(trainer)[1], "name": name, "kind": kind, "seq": state.seq}
+        note = {"run": run, "name": name, "kind": kind, "seq": state.seq}
         note |= {"epoch": epochs_done(state), "batch": state.global_forward_batches}
         write_file(files, folder / NOTE, json.dumps(note).encode())
-
-    def _free(self, trainer: Any, folder: Path, name: str) -> str:
-        """Return the name, or where something lies there that this run didn't write, the next one that is free."""
-        names = (name if n == 1 else f"{name}-{n}" for n in count(1))
-        return next(n for n in names if not (folder / n).exists() or self._is_own(trainer, folder / n))
-
-    def _is_own(self, trainer: Any, path: Path) -> bool:
-        held = saved_in(path)
-        return held is not None and held.run == self._run(trainer)[1]
 
     def _run(self, trainer: Any) -> tuple[str, str]:
         """Return the name of this run's folder, and its id; both are those of `run.json`, where there is one."""
@@ -317,7 +328,7 @@ class Saver:
             began = re.sub(r"[-:]|\+.*", "", about["created"])
             return f"{began}Z-{about['run'][:6]}", about["run"]
         if self._own is None:
-            self._own = (recording.new_run_dir().name, uuid.uuid4().hex)
+            self._own = trainer.ranks.share((recording.new_run_dir().name, uuid.uuid4().hex))
         return self._own
 
 

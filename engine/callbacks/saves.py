@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from .. import snapshots
-from ..journal import Files
+from ..journal import Files, make_dirs
+from ..retention import REMOVING
 
 MODEL = "model.pt"
 NOTE = "tachograph_save.json"
@@ -76,7 +78,7 @@ def epochs_done(state: Any) -> int:
 def publish(files: Files, temporary: Path, place: Path) -> None:
     """Give a model's save its name. One that has it is replaced file by file, if one file is all there is of the model.
 
-    Else it goes aside for the moment between two renames; `Saver.tidy` knows what to do after a kill in there.
+    Else it goes aside for the moment between two renames; `tidy` knows what to do after a kill in there.
     """
     new, old = _names(temporary), _names(place)
     if not place.exists():
@@ -96,8 +98,61 @@ def publish(files: Files, temporary: Path, place: Path) -> None:
     files.fsync_dir(place.parent)
 
 
+def saves_of(run: str, folder: Path) -> dict[str, Saved]:
+    """List the saves of a run in a folder, by their names."""
+    found = (saved_in(path) for path in sorted(folder.glob("[!.]*")))
+    return {held.name: held for held in found if held is not None and held.run == run}
+
+
+def is_of(run: str, path: Path) -> bool:
+    """Say whether there is a save of a run at a path."""
+    held = saved_in(path)
+    return held is not None and held.run == run
+
+
+def free_name(folder: Path, name: str, run: str) -> str:
+    """Return the name, or where something lies there that the run didn't write, the next one that is free."""
+    names = (name if n == 1 else f"{name}-{n}" for n in count(1))
+    return next(n for n in names if not (folder / n).exists() or is_of(run, folder / n))
+
+
+def make_anew(folder: Path, files: Files) -> None:
+    """Make an empty folder; what is there goes."""
+    make_dirs(files, folder.parent)
+    files.remove_tree(folder)
+    files.make_dir(folder)
+
+
+def tidy(folder: Path, files: Files) -> None:
+    """Put right what a process that died had begun: half written saves go, half replaced ones come back."""
+    for path in folder.glob(f"{REPLACED}*"):
+        place = path.with_name(path.name.removeprefix(REPLACED))
+        if not place.exists():
+            files.rename(path, place)
+        files.remove_tree(path)
+    for prefix in (snapshots.TEMPORARY, REMOVING):
+        for path in folder.glob(f"{prefix}*"):
+            snapshots.settle(path.with_name(path.name.removeprefix(prefix)))
+            files.remove_tree(path)
+
+
 def _names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
-__all__ = ["MODEL", "NOTE", "REPLACED", "RESULTS", "Saved", "epochs_done", "fitting", "publish", "saved_in"]
+__all__ = [
+    "MODEL",
+    "NOTE",
+    "REPLACED",
+    "RESULTS",
+    "Saved",
+    "epochs_done",
+    "fitting",
+    "free_name",
+    "is_of",
+    "make_anew",
+    "publish",
+    "saved_in",
+    "saves_of",
+    "tidy",
+]

@@ -18,7 +18,8 @@ class SnapshotPolicy(Callback):
 
     Args:
         every: "epoch": at each epoch's end; an int n > 0: after every n training batches of the run; a time ("30s",
-            "10min", "2h"): at the first batch that is done when so much time has passed; None: never.
+            "10min", "2h"): at the first batch that is done when so much time has passed, on the clock of rank 0 where
+            there are many; None: never.
         keep: the rules that snapshots are kept by. If they look for the best, each evaluation's results must have what
             they look at.
 
@@ -66,7 +67,8 @@ class SnapshotPolicy(Callback):
             self._last = now
         if now - self._last >= self._seconds:
             self._last = now
-            trainer.request_snapshot()
+            if trainer.ranks.first:  # every rank's clock would ask, one a batch after the other
+                trainer.request_snapshot()
 
     def on_train_epoch_end(self, trainer: Any) -> None:
         if self.every == "epoch":

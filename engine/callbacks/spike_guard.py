@@ -11,7 +11,7 @@ from typing import Any
 from tachograph.states.errors import CallerError
 
 from .callback import Callback
-from .nan_guard import name_batch
+from .nan_guard import first_said, name_batch
 
 _POLICIES = ("skip", "stop", "warn")
 _SIGMA = 1.4826  # the standard deviation of a normal distribution, in median absolute deviations
@@ -30,6 +30,9 @@ class SpikeGuard(Callback):
     What it remembers is saved, so a resumed run judges as the straight one. On an accelerator it waits for the device
     once a batch. What a batch did to the model beside its gradients (running means, say) isn't undone.
 
+    Of many ranks each holds its own losses against those before, and they tell each other once a batch: what is a spike
+    on one is one on all.
+
     Args:
         policy: "skip": the update of the batch's accumulation window is left out (`Stepped.skipped`). "stop": the same,
             and the run is stopped. "warn": the update is taken, with one warning.
@@ -38,7 +41,8 @@ class SpikeGuard(Callback):
         patience: with "skip" and "warn", the run is stopped at the so many-th spike in a row; None: never.
 
     Attributes:
-        count: batches that were spikes. It is saved. The journal names each, with its samples, in a note.
+        count: batches that were spikes, on whichever rank. It is saved. The journal names each, with its samples, in a
+            note.
 
     Raises:
         CallerError: an argument can't be used.
@@ -67,14 +71,19 @@ class SpikeGuard(Callback):
 
     def on_before_backward(self, trainer: Any, outputs: Any) -> None:
         loss = float(trainer.driver.plain(trainer.extract_loss_from_outputs(outputs)))
+        what = first_said(trainer.ranks, self._judged(trainer, loss))
+        if what:
+            self._found(trainer, what)
+        elif math.isfinite(loss):
+            self._in_a_row = 0
+
+    def _judged(self, trainer: Any, loss: float) -> str:
+        """Remember a loss; say what is wrong with it, "" if it is usual."""
         if not math.isfinite(loss):
-            return
+            return ""
         usual = self._above(loss)
         self._losses.append(loss)
-        if usual is None:
-            self._in_a_row = 0
-        else:
-            self._found(trainer, f"the loss of {name_batch(trainer)} is {loss:.6g}, where {usual:.6g} is usual")
+        return "" if usual is None else f"the loss of {name_batch(trainer)} is {loss:.6g}, where {usual:.6g} is usual"
 
     def _above(self, loss: float) -> float | None:
         """Return the median of the losses before, if one is a spike above it."""
@@ -91,7 +100,7 @@ class SpikeGuard(Callback):
         self._in_a_row += 1
         self._bad = self._bad or what
         trainer.later(lambda: trainer._note(f"SpikeGuard: {what}"))
-        if self.policy == "warn" and self.count == 1:
+        if self.policy == "warn" and self.count == 1 and trainer.ranks.first:
             warnings.warn(f"{what}; the run goes on with it, and this isn't warned of again", stacklevel=3)
         if self.policy == "stop" or (self.patience is not None and self._in_a_row >= self.patience):
             row = f"; that makes {self._in_a_row} in a row" if self._in_a_row > 1 else ""

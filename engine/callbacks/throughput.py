@@ -12,7 +12,8 @@ from .callback import Callback
 class ThroughputMonitor(Callback):
     """Logs samples and batches per second, as "throughput/samples" and "throughput/batches", every n batches.
 
-    It is the rate since the last time, without the evaluations between. A clock is looked at then only, and no device.
+    It is the rate since the last time, without the evaluations between, and the samples are those of all ranks. A clock
+    is looked at then only, and no device.
 
     Args:
         every: batches of the run between two values, >= 1.

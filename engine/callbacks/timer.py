@@ -16,7 +16,7 @@ class Timer(Callback):
 
     "train" is all time but that of evaluations, "total" all of it since training began or was resumed. It is measured
     on this side of the device: where that works on by itself, its time shows where it is waited for. Nothing of it is
-    saved: after a resume it counts from there.
+    saved: after a resume it counts from there. Of many ranks each measures itself, and rank 0 says what it found.
 
     Args:
         print_every: n > 0: after every n batches of the run; -n: at the end of every n-th epoch; 0: at the end of the
@@ -138,6 +138,8 @@ class Timer(Callback):
             self._say(trainer, f"{-self._print_every} epochs" if self._print_every < -1 else "1 epoch")
 
     def _say(self, trainer: Any, what: str) -> None:
+        if not trainer.ranks.first:
+            return
         totals = self.totals
         spent = {name: round(totals[name] - self._said[name], self._digits) for name in TIMERS}
         self._said = totals

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from tachograph.drivers import is_rank_zero
 from tachograph.engine.notes import message
 from tachograph.states.errors import CallerError
 
@@ -14,21 +13,23 @@ _RAREST = 10  # powers of two
 
 
 class Attempts:
-    """Does things with a backend, in the first process of a launch only.
+    """Does things with a backend.
 
     Args:
         who: what warnings call the logger.
         borne: an error is warned of, once until something succeeds again; else it is raised.
+        silent: nothing is done: another rank does it.
     """
 
-    def __init__(self, who: str, borne: bool) -> None:
+    def __init__(self, who: str, borne: bool, silent: bool = False) -> None:
         self._who = who
         self._borne = borne
+        self._silent = silent
         self._faults = self._rest = 0
 
     def done(self, act: Callable[..., Any], *given: Any) -> bool:
         """Do something; False if it failed and that is borne."""
-        if not is_rank_zero():
+        if self._silent:
             return True
         try:
             act(*given)

@@ -18,6 +18,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
+from tachograph.engine.alike import by_first
 from tachograph.engine.callbacks.callback import Callback
 from tachograph.engine.callbacks.monitor import Monitor
 from tachograph.engine.callbacks.other_words import names_its_arguments
@@ -41,7 +42,8 @@ class Logger(Callback):
     """The base of all loggers: a subclass says how a row is written.
 
     It overrides `open`, `write` and `close`, and `purge` if what was written can be taken back. The rows it is given
-    are complete, and their steps go up. Training is no bit another with a logger than without.
+    are complete, and their steps go up. Training is no bit another with a logger than without. Of many ranks, rank 0
+    logs what it sees; the others write nothing, and open nothing.
 
     Args:
         monitor: a key of the validation results whose best value is logged as well; None takes the trainer's, if any,
@@ -99,6 +101,7 @@ class Logger(Callback):
         self._asked = (monitor, larger_better)
         self._given_folder = None if folder is None else Path(folder)
         self._monitor: Monitor | None = None
+        self._silent = False
         self._forget()
 
     def _check_library(self) -> None:
@@ -109,7 +112,7 @@ class Logger(Callback):
                 raise needed(self.needs, self.kind, type(self).__name__) from error
 
     def _forget(self) -> None:
-        self._attempts = Attempts(type(self).__name__, self.on_fault == "warn")
+        self._attempts = Attempts(type(self).__name__, self.on_fault == "warn", self._silent)
         self._rows: dict[int, dict[str, Any]] = {}  # those that may get more values
         self._windows = Windows()
         self._lr: Sequence[float] = ()
@@ -159,8 +162,9 @@ class Logger(Callback):
         if trainer.run_dir is None and self._given_folder is None:
             raise CallerError(f"{type(self).__name__} needs a folder, since this trainer has no run_dir: give it one")
         if self.on_fault == "raise":  # else it is tried again and again
-            check_early(self._given_folder, type(self).__name__)
+            by_first(trainer.ranks, lambda: check_early(self._given_folder, type(self).__name__))
         self._folder(trainer)
+        self._silent = not trainer.ranks.first
         self._forget()
         self._watch(trainer)
 

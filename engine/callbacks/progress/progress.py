@@ -46,7 +46,7 @@ class Progress(Callback):
 
     It moves training by no bit, and remembers nothing in snapshots: it can be added, left out or changed at any resume.
     Rate and time left are by the steps of this process alone. What a process before this one had come past is
-    re-executed after a crash, but not announced again. On all but the first process of a machine (`LOCAL_RANK`) it is
+    re-executed after a crash, but not announced again. Of many processes, rank 0 shows what it sees, and all others are
     silent. A terminal or a pipe that goes away doesn't end the run.
 
     Args:
@@ -144,6 +144,11 @@ class Progress(Callback):
     # -- the moments ---------------------------------------------------------------------------------------
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
+        if not trainer.ranks.first:
+            trainer.listeners.remove_callback(self)
+            self.mode = None
+            self._fall_silent()
+            return
         self._numbers = Numbers()
         evaluator = getattr(trainer, "evaluator", None)
         if evaluator is None or not self._display.live:
