@@ -111,7 +111,7 @@ def train(job: dict[str, Any]) -> None:
     def after(trainer: Any) -> None:
         if trainer.trainer_state.seq == job.get("kill_at"):
             saving.wait(trainer)
-            os.kill(os.getpid(), signal.SIGKILL)
+            _kill(trainer.driver.ranks.gather(os.getpid()), job["rank"])
 
     after_everyone(trainer, after)
     driver: Any = trainer.driver
@@ -122,6 +122,13 @@ def train(job: dict[str, Any]) -> None:
         found = {**storage.mapped(outcome(trainer), lambda t: local(t).detach()), "weights": driver.weights()}
         found |= {"entered": entered, "seen": driver.model.seen}
         torch.save(found, Path(job["out"]) / f"rank-{job['rank']}.pt")
+
+
+def _kill(pids: list[int], rank: int) -> None:
+    """Kill every rank; the first one, which keeps what the others read, last."""
+    for pid in reversed(pids) if rank == 0 else ():
+        os.kill(pid, signal.SIGKILL)
+    signal.pause()
 
 
 def check(job: dict[str, Any]) -> None:
