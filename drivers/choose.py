@@ -11,6 +11,7 @@ from tachograph.states.errors import CallerError, nearest
 
 from .driver import Driver
 from .launch_environment import launch_of, world_size_of
+from .orphans import end_with_launcher
 
 if TYPE_CHECKING:
     from .places import Places
@@ -127,6 +128,7 @@ def _one_of_many(places: Places, output: str) -> Any:
     """Return this process's device among those of several; if nobody has launched them yet, launch them."""
     launched, size = launch_of(), _group_size()
     if launched is not None:
+        end_with_launcher()
         return places.in_launch(launched)
     if size is not None:
         return places.in_group(size)

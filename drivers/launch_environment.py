@@ -13,7 +13,7 @@ import attrs
 from tachograph.states.errors import CallerError
 
 OURS = "TACHOGRAPH_LAUNCHED"
-"""The variable by which the processes that this package launched know that it did: their number."""
+"""The variable by which the processes that this package launched know that it did: the launcher's process id."""
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 

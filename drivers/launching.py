@@ -48,7 +48,7 @@ def launch(processes: int, output: str) -> NoReturn:
     """
     command = again()
     config = _config(processes, output)
-    os.environ[OURS] = str(processes)
+    os.environ[OURS] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _cores() // processes)))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -100,6 +100,7 @@ def test_a_script_runs_itself_in_several_processes_and_asks_them_what_it_likes(t
         assert found["ranks"] == [k, k, 2]
         assert found["argv"][1:] == words
         assert found["development"]
+        assert found["told of its launcher's death by"] == (signal.SIGTERM if sys.platform == "linux" else 0)
         assert found["steps"] == [8, 8]
         assert found["backend"] == "gloo"
         assert found["heard"] == ([] if k else list(range(8)))
@@ -175,6 +176,9 @@ if "RANK" not in os.environ:
     os.chdir("/")
     from tachograph.drivers.launching import launch
     launch(2, "all")
+if sys.argv[1] == "wait":
+    from tachograph.drivers.orphans import end_with_launcher
+    end_with_launcher()
 rank, got = os.environ["RANK"], []
 def say(*words):
     os.write(1, " ".join(map(str, (rank, *words, "\\n"))).encode())
@@ -218,6 +222,18 @@ def test_a_signal_reaches_every_process_once_and_all_are_waited_for(script: str,
     assert status == 128 + number
     both = [[f"{k} got {number} ", f"{k} end [{number}] "] for k in range(2)]
     assert sorted(out.splitlines()) == sorted([*both[0], *both[1]])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has died")
+def test_processes_whose_launcher_is_killed_are_told_to_end(script: str) -> None:
+    """D5, R17: none is left to hold a GPU."""
+    launcher = started(script, "wait")
+    assert launcher.stdout is not None
+    assert {launcher.stdout.readline() for _ in range(2)} == {"0 here \n", "1 here \n"}
+    launcher.kill()
+    status, out, _ = ended(launcher)
+    assert status == -signal.SIGKILL
+    assert sorted(out.splitlines()) == ["0 end [15] ", "0 got 15 ", "1 end [15] ", "1 got 15 "]
 
 
 @pytest.mark.parametrize(("how", "expected"), [("go", 0), ("fall", 7), ("die", 128 + signal.SIGKILL)])

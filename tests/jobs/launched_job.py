@@ -7,6 +7,7 @@ Each rank leaves what it found in FOLDER, as `rank-k.json`, and prints a line to
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -96,8 +97,18 @@ def helped(folder: Path, output: str) -> dict[str, Any]:
         "seeds": seeded,
         "argv": sys.argv,
         "development": sys.flags.dev_mode,
+        "told of its launcher's death by": _death_signal(),
         "ranks": [first.driver.ranks.rank, first.driver.ranks.local_rank, first.driver.world_size],  # type: ignore[union-attr]
     }
+
+
+def _death_signal() -> int:
+    """Return the signal that this process gets when its parent dies; 0: none."""
+    if sys.platform != "linux":
+        return 0
+    number = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(number), 0, 0, 0)
+    return number.value
 
 
 def failing(folder: Path, output: str) -> dict[str, Any]:
