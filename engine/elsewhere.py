@@ -109,6 +109,7 @@ ARGUMENTS_ELSEWHERE: dict[str, str] = {
         ("accumulate_grad_batches", "gradient_accumulation_steps", "grad_accumulation_steps", "grad_accum_steps"),
         "accumulation_steps",
     ),
+    "average_tokens_across_devices": "loss_weight: the name of an output with the number of tokens, say",
     **dict.fromkeys(
         ("gradient_clip_val", "gradient_clip_algorithm", "max_grad_norm", "grad_clip", "clip_grad_norm", "grad_norm"),
         _CLIPPING,

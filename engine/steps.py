@@ -159,6 +159,8 @@ class Steps:
     def skip_update(self) -> None:
         """Leave out the optimizer step that is about to be taken: it counts as skipped, and no schedule moves.
 
+        All ranks call it for an update, or none does: weights that one of them moves alone are no longer those of all.
+
         Raises:
             CallerError: it isn't called while `on_before_optimizer_step` is heard.
         """

@@ -36,7 +36,7 @@ class Exhausted(Event):
         validate_due: a validation belongs to the end of this epoch.
         late: `[seq, loss]` of each step whose loss hadn't arrived from the device before.
         flushed: an open accumulation window had to be closed here, since only now its end was known.
-        skipped: that window's update was skipped by the gradient scaler.
+        skipped: that window's update was skipped, as a `Stepped` tells of its own.
         dropped: micro-batches of an open window whose gradients were dropped here.
         cut: why the epoch ended before its data did; "" where the data was exhausted.
     """

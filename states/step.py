@@ -29,7 +29,8 @@ class Stepped(Event):
         samples: samples in the batch, over all ranks.
         rng: a number that tells the generators' position after the step; 0 where it isn't taken.
         closed: the accumulation window was closed.
-        skipped: the window was closed, but the gradient scaler found an infinity and took no step.
+        skipped: the window was closed without a step: the gradient scaler found an infinity, a listener left the update
+            out, or nothing in the window weighed anything.
         late: `[seq, loss]` of an earlier step, whose loss has arrived from the device with this one; else [].
         validate_due: a validation follows this step.
     """

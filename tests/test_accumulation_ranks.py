@@ -73,22 +73,21 @@ SHARDED = ("carried", "overflow there", "unknown end, overflow")
 """In these a rank has a batch without any target inside a window, too."""
 
 
-def check(name: str, here: dict[str, Any], there: dict[str, Any]) -> None:
+def check(told: dict[str, Any], here: dict[str, Any], there: dict[str, Any]) -> None:
     """Hold what two ranks ended with against one process by hand."""
-    told = CASES[name][1]
     weights, scaler, taken = by_hand(**told)
-    assert equal(here["weights"], there["weights"]), name
-    assert farthest(here["weights"], weights) < closeness(told["precision"]), name
-    assert here["updates"] == there["updates"] == taken, name
-    assert here["scaler"] == there["scaler"] == (scaler or None), name
+    assert equal(here["weights"], there["weights"]), told
+    assert farthest(here["weights"], weights) < closeness(told["precision"]), told
+    assert here["updates"] == there["updates"] == taken, told
+    assert here["scaler"] == there["scaler"] == (scaler or None), told
 
 
 def test_windows_of_two_ranks_end_as_those_of_one_process_and_exchange_once(forks: RankForks, tmp_path: Path) -> None:
     """B9, C7, R06, R23, R33, D3: in every precision; an overflow on one rank skips the update of both."""
     one, two = run(forks, tmp_path, 2, {name: given for name, (given, _) in CASES.items()})
-    for name, (given, _) in CASES.items():
+    for name, (given, told) in CASES.items():
         here, there = one[name], two[name]
-        check(name, here, there)
+        check(told, here, there)
         assert all(map(torch.equal, here["update"], there["update"])) or given["overflows"], name
         assert not torch.equal(here["backward"][0], there["backward"][0]), name  # the window isn't closed
     assert torch.equal(one["whole"]["backward"][1], two["whole"]["backward"][1])
@@ -98,7 +97,41 @@ def test_windows_of_a_sharded_model_end_as_those_of_one_process(forks: RankForks
     """C7, D13, R06, R33: no rank passes over a batch whose forward and backward pass the others share."""
     one, two = run(forks, tmp_path, 2, {name: CASES[name][0] for name in SHARDED}, "torch_fsdp")
     for name in SHARDED:
-        check(name, one[name], two[name])
+        check(CASES[name][1], one[name], two[name])
+
+
+@pytest.mark.sweep
+def test_windows_of_four_ranks_end_as_those_of_one_process(forks: RankForks, tmp_path: Path) -> None:
+    """B9, C7, R06, R33: three batches an epoch, in windows of one and of two."""
+    lengths = (5, 1, 4, 0, 0, 0, 0, 0, 6, 2, 3, 0)
+    cases = {
+        f"{precision}, {k}, {tail}": (
+            {
+                "precision": precision,
+                "k": k,
+                "many": many,
+                "accumulation_tail": tail,
+                "lengths": lengths,
+                "loss_weight": "n_targets",
+                "overflows": (9,) if precision == "fp16" else (),
+            },
+            {
+                "precision": precision,
+                "k": 4 * k,
+                "many": many,
+                "tail": tail,
+                "lengths": lengths,
+                "weighed": True,
+                "overflows": (9,) if precision == "fp16" else (),
+            },
+        )
+        for precision in ("fp32", "bf16", "fp16")
+        for k, tail, many in ((1, "flush", True), (2, "flush", False), (2, "carry", True))
+    }
+    ranks = run(forks, tmp_path, 4, {name: given for name, (given, _) in cases.items()})
+    for name, (_, told) in cases.items():
+        for rank in ranks:
+            check(told, ranks[0][name], rank[name])
 
 
 STOPS = (1, 2, 3, 5, 8)
