@@ -231,6 +231,15 @@ def test_a_rare_state_makes_no_rank_the_slowest(run_dir: Path) -> None:
     assert (run.json()["slowest"]["rank"], run.json()["slowest"]["state"]) == (2, "fetch")
 
 
+def test_of_the_states_that_a_rank_leaves_late_the_one_that_costs_most_is_named(run_dir: Path) -> None:
+    run = Run(run_dir, 2, lambda rank, source: rank * {"fetch": 0.012, "validate": 0.015}.get(source, 0.0))
+    for rank in range(2):
+        run.rank(rank, transitions(90), close=True)
+    found = run.json()
+    assert found["rows"][1]["late_by_state"]["validate"] == pytest.approx(0.015, abs=1e-5)
+    assert found["slowest"]["state"] == found["rows"][1]["latest"]["state"] == "fetch"
+
+
 def test_ranks_that_keep_in_step_are_said_to(run_dir: Path) -> None:
     run = Run(run_dir, 2, lambda rank, source: rank * 2e-4)
     for rank in range(2):
@@ -424,6 +433,23 @@ def test_all_ranks_are_followed_until_all_are_closed(run_dir: Path) -> None:
         outs[0].append(*done[4])
         assert reader.stdout.readline().split()[:3] == ["5", "rank", "0"], "it goes on while one rank does"
         outs[0].close()
+        rest, err = reader.communicate(timeout=60)
+        assert (rest, err, reader.returncode) == ("", "", 0)
+
+
+def test_a_rank_that_comes_while_the_run_is_followed_is_waited_for_as_well(run_dir: Path) -> None:
+    run, done = Run(run_dir, 2), transitions(8)
+    first = run.rank(0, done[:4])
+    command = [*PROGRAM, "show", str(run_dir), "--follow", "--rank", "all"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline().split()[:3] == ["4", "rank", "0"]
+        later = run.rank(1, done[:4])
+        assert reader.stdout.readline().split()[:3] == ["4", "rank", "1"]
+        first.close()
+        later.append(*of_rank(done[4:5], 1)[0])
+        assert reader.stdout.readline().split()[:3] == ["5", "rank", "1"]
+        later.close()
         rest, err = reader.communicate(timeout=60)
         assert (rest, err, reader.returncode) == ("", "", 0)
 
