@@ -27,6 +27,7 @@ _SETTINGS: dict[str, Any] = {
     "use_dist_sampler": None,
     "separator": "#",
     "progress_bar": "auto",
+    "processes": None,
     "output_from_new_proc": "only_error",
     "evaluate_fn": None,
     "model_wo_auto_param_call": False,
@@ -59,8 +60,8 @@ class Evaluator(Passes):
         kwargs: `precision` ("fp32", "bf16", "fp16"), `model_use_eval_mode`, `separator`, `evaluate_fn` (the name of a
             model's method), `model_wo_auto_param_call`, `progress_bar` ("auto": a live line in a terminal, "rich",
             "plain", None); `use_dist_sampler`: True deals the batches out to the ranks, False leaves each rank what its
-            own loader makes, None deals out what isn't shared already; `output_from_new_proc`, as `choose_driver` takes
-            it.
+            own loader makes, None deals out what isn't shared already; `processes` and `output_from_new_proc`, as
+            `choose_driver` takes them.
 
     Raises:
         CallerError: an argument can't be used; the message says what would be.
@@ -299,13 +300,13 @@ def _driver_of(driver: Any, model: Any, device: Any, fp16: bool, settings: Mappi
     """Choose the driver; one that is given keeps what it was built with."""
     auto_call = not settings["model_wo_auto_param_call"]
     if not isinstance(driver, Driver):
-        options = {name: settings[name] for name in ("precision", "output_from_new_proc")}
+        options = {name: settings[name] for name in ("precision", "processes", "output_from_new_proc")}
         chosen = "torch" if driver is None else driver
         return choose_driver(chosen, model, device, auto_call=auto_call, fp16=fp16, **options)
     for what, asked in {"precision": fp16 or settings["precision"], "way to call": not auto_call}.items():
         if asked:
             raise CallerError(f"a driver that is given has its {what}: give it there, and not to the evaluator")
-    return choose_driver(driver, model, device)
+    return choose_driver(driver, model, device, processes=settings["processes"])
 
 
 __all__ = ["Evaluator"]

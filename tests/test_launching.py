@@ -38,7 +38,7 @@ from tachograph.drivers.launch_environment import Launch, launch_of, local_rank_
 from tachograph.drivers.launching import again
 from tachograph.drivers.output import OutputOfOthers
 from tachograph.drivers.places import Places, places_of
-from tachograph.engine import Journal
+from tachograph.engine import Evaluator, Journal, Trainer
 from tachograph.engine.signals import Signals
 from tachograph.engine.snapshots import catalogue
 from tachograph.states.errors import CallerError
@@ -449,8 +449,14 @@ def test_gpus_that_are_hidden_become_as_many_processes_on_the_cpu(monkeypatch: p
 
 def test_a_driver_that_is_built_has_its_processes() -> None:
     """T2."""
-    with pytest.raises(CallerError, match="processes=2 is for a driver that is built here, by its name"):
-        choose_driver(choose_driver("torch", nn.Linear(1, 1)), processes=2)
+    held = choose_driver("torch", nn.Linear(1, 1))
+    for build in (choose_driver, lambda driver, processes: Evaluator(driver=driver, processes=processes)):
+        with pytest.raises(CallerError, match="processes=2 is for a driver that is built here, by its name"):
+            build(held, processes=2)
+    with pytest.raises(CallerError, match="processes=2"):
+        Trainer(nn.Linear(1, 1), held, [1], [], processes=2)
+    with pytest.raises(CallerError, match="processes=2, but driver='torch' trains in one"):
+        Evaluator(nn.Linear(1, 1), processes=2)
 
 
 # -- the environment ---------------------------------------------------------------------------------------
