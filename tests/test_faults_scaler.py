@@ -19,6 +19,7 @@ from tachograph.engine.snapshots import catalogue
 from tachograph.states import Stepped
 from tachograph.states.errors import CallerError
 from tests.toys import Indexed, Run, equal, stub
+from tests.windows import build, weights_of
 
 
 class Blows(nn.Module):
@@ -266,3 +267,50 @@ def test_after_an_update_that_a_listener_left_out_gradients_are_unscaled_again()
     values, scaler = run("fp16")
     assert values == run("fp32")[0]
     assert scaler.get_scale() == 16.0 * 2**2
+
+
+@pytest.mark.parametrize("weight", [None, "samples"])
+@pytest.mark.parametrize("many", [False, True])
+def test_updates_that_were_left_out_and_those_that_overflowed_stay_apart_over_a_resume(
+    tmp_path: Path, many: bool, weight: Any
+) -> None:
+    """R33, R41: an overflow halves the scale, a listener's skip doesn't; stopped anywhere, both are as they were."""
+
+    def ready(name: str) -> tuple[Trainer, list[Any]]:
+        trainer = build(
+            "fp16",
+            k=2,
+            many=many,
+            lengths=(3,) * 10,
+            overflows=(4,),
+            loss_weight=weight,
+            run_dir=tmp_path / name,
+            snapshot_every=None,
+        )
+        heard: list[Any] = []
+
+        def leave_out(trainer: Any, optimizers: Any) -> None:
+            if trainer.global_forward_batches in (3, 5, 11):  # the second has overflowed too
+                trainer.skip_update()
+
+        def note(trainer: Any, event: Any) -> None:
+            scaler = trainer.driver.precision.scaler
+            heard.append((event.skipped, scaler.get_scale(), scaler._get_growth_tracker()))
+
+        trainer.on("on_before_optimizer_step", leave_out)
+        trainer.on(Stepped, note)
+        return trainer, heard
+
+    straight, expected = ready("straight")
+    end = straight.run()
+    assert [n for n, (skipped, _, _) in enumerate(expected) if skipped] == [3, 5, 11, 15]
+    assert [scale for _, scale, _ in expected[3:18:2]] == [64.0, 64.0, 64.0, 128.0, 128.0, 128.0, 64.0, 64.0]
+    assert end.optimizer_steps == 6
+    for stop in (3, 4, 5, 6, 11, 16):
+        first, before = ready(str(stop))
+        first.on(Stepped, lambda t, event, stop=stop: t.global_forward_batches == stop and t.stop())
+        first.run()
+        again, after = ready(str(stop))
+        assert again.run(resume_from="auto") == end
+        assert before + after == expected
+        assert equal(weights_of(again), weights_of(straight))
