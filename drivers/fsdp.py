@@ -221,7 +221,7 @@ class TorchFSDPDriver(ShardedWeights):
     def averages(self, *, buffers: bool = False) -> ShardedAverages:
         self._shard()
         self._reshard()
-        return ShardedAverages(self.model, self.ranks, buffers=buffers)
+        return ShardedAverages(self.model, buffers=buffers, ranks=self.ranks)
 
     def tidy_up(self) -> None:
         root: Any = self.model

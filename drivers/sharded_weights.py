@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
 
 from . import restoring, storage
 from .averaging import WeightAverages, digest_of
 from .plain_models import read_model
-from .ranks import Ranks
 from .sharded_captures import ShardedCaptures
 from .spread import cut, local, whole
 from .weights import same
@@ -59,11 +57,7 @@ class ShardedWeights(ShardedCaptures):
 
 
 class ShardedAverages(WeightAverages):
-    """Averages this rank's shares; all ranks have the same answer to whether the average is in place."""
-
-    def __init__(self, model: nn.Module, ranks: Ranks, *, buffers: bool = False) -> None:
-        super().__init__(model, buffers=buffers)
-        self._ranks = ranks
+    """Averages this rank's shares; whether the average is in place, all ranks know of all shares."""
 
     def _digest(self) -> bytes:
         own = digest_of({name: local(tensor) for name, tensor in self._named().items()})

@@ -114,6 +114,28 @@ def a_rank_without_a_gradient_counts_as_zero(folder: Path) -> None:
     expect_close(gradients(driver.model), {n: g / dist.get_world_size() for n, g in gradients(model).items()})
 
 
+class Branching(nn.Module):
+    """One of its branches is used on rank 0 only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always = nn.Linear(6, 1)
+        self.sometimes = nn.Linear(6, 1)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, id: torch.Tensor) -> dict[str, torch.Tensor]:
+        both = self.always(x) + (self.sometimes(x) if int(id[0]) == 0 else 0.0)
+        return {"loss": both.mean()}
+
+
+def parameters_that_a_rank_leaves_unused_count_as_zero(folder: Path) -> None:
+    torch.manual_seed(7)
+    driver = driver_of(Branching(), find_unused_parameters=True)
+    step(driver, batch())
+    found, n = gradients(driver.model), dist.get_world_size()
+    torch.testing.assert_close(found["always.weight"][0], batch(rank=-1)["x"].mean(0))
+    torch.testing.assert_close(found["sometimes.weight"][0], batch(rank=0)["x"].mean(0) / n)
+
+
 def the_norm_is_that_of_the_whole(folder: Path) -> None:
     driver = driver_of(plain())
     step(driver, batch())
