@@ -154,6 +154,10 @@ class TorchDDPDriver(ManyProcesses):
         with self._buffers_of_the_first():
             return super().weights()
 
+    def has_weights(self, held: Any) -> bool:
+        with self._buffers_of_the_first():
+            return super().has_weights(held)
+
     def save_model(self, target: Any) -> None:
         if self.ranks.first or self.ranks.world_size == 1:  # alone
             super().save_model(target)
