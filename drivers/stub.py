@@ -126,7 +126,8 @@ class StubDriver(Driver):
         self._called("train_step")
         self.seen.append(batch)
         number = batch if isinstance(batch, int) else len(repr(batch))
-        loss = self._loss(batch, self._steps) if self._loss else float((self.weight + number + self.draw()) % 1000)
+        noise = self.draw() if self.training else 0  # as dropout draws
+        loss = self._loss(batch, self._steps) if self._loss else float((self.weight + number + noise) % 1000)
         self._steps += 1
         return {"loss": loss}
 
@@ -244,7 +245,7 @@ class StubDriver(Driver):
     def evaluate_fn(self, model: Any, mode: str) -> Callable[[Any], Any]:
         def evaluate(batch: Any) -> Any:
             self._called("evaluate_step")
-            noise = self.draw() if self.training else 0  # as dropout draws in training mode
+            noise = self.draw() if self.training else 0
             return {"value": batch, "weight": self.weight + noise}
 
         return evaluate
