@@ -447,8 +447,9 @@ def test_a_rank_that_comes_while_the_run_is_followed_is_waited_for_as_well(run_d
         later = run.rank(1, done[:4])
         assert reader.stdout.readline().split()[:3] == ["4", "rank", "1"]
         first.close()
-        later.append(*of_rank(done[4:5], 1)[0])
-        assert reader.stdout.readline().split()[:3] == ["5", "rank", "1"]
+        for transition in of_rank(done[4:8], 1):  # one after the other, so that the end of rank 0 is read meanwhile
+            later.append(*transition)
+            assert reader.stdout.readline().split()[1:3] == ["rank", "1"]
         later.close()
         rest, err = reader.communicate(timeout=60)
         assert (rest, err, reader.returncode) == ("", "", 0)
