@@ -1,7 +1,7 @@
 """Evaluations that nobody is told of: a trainer's `validate`, `test` and `predict`.
 
 They may be called before, after and between the runs of a trainer, and by a listener in the midst of one: no transition
-is made, no moment is heard, and training goes on as if they hadn't been.
+is made, no moment is heard, and training goes on as if they hadn't been. Of many ranks, all call them.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ class ByHand:
         on_batch: Callable[[Any, Any], Any] | None = None,
     ) -> Any:
         """Run the model over loaders, and hand out what it returns; see `Evaluator.predict`.
+
+        Of many ranks each runs it on its part of the batches, and every one returns the outputs of all.
 
         Args:
             dataloaders: one loader, or a dict name -> loader.

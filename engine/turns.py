@@ -44,6 +44,8 @@ class Turns:
     def of(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield this rank's batch of each turn, or `NO_BATCH`."""
         mine = batches if self._most < 0 else islice(batches, len(range(self._rank, self._most, self._world)))
+        if 0 <= self._most <= self._rank:
+            next(batches, NO_BATCH)  # the ranks compare what they read as they begin to read: none may stay away
         while self._goes_on((batch := next(mine, NO_BATCH)) is not NO_BATCH):
             self.taken += 1
             yield batch
