@@ -29,6 +29,7 @@ from .loaders import BatchSource, EvaluationSource, check_loader, hash_ids, sett
 from .loaders.kept import KeptSource
 from .loss_faults import fault_of
 from .measuring import LAG, Losses, read_scalar, scalar
+from .plain_models import read_model
 from .precision import choose_precision, forget_unscaled, take_step, unscale
 from .summary import summary
 from .trials import Trials
@@ -358,7 +359,7 @@ class TorchDriver(Evaluations, Trials):
         storage.write_model(self.model.state_dict(), target)
 
     def load_model(self, source: Any) -> None:
-        held = storage.read(source)
+        held = read_model(source)
         restoring.check_model(self.model, held)
         self.model.load_state_dict(held)
 
