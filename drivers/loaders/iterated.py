@@ -93,15 +93,16 @@ class Iterated:
 
     def _take(self) -> Any:
         """Take this rank's next batch of the iterator, and keep training's generators out of it."""
+        batches: Any = self._batches
         with seeding.kept():
-            batch = self._read_one() if self._rounds is None else self._rounds.take(self._read_one)
+            turn = lambda: next(batches, NO_BATCH)  # noqa: E731
+            if self._rounds is not None:
+                batch = self._rounds.take(turn if self._inside else lambda: self._turns.take(turn))
+            else:
+                batch = turn() if self._inside else self._turns.take(turn)
         if batch is not NO_BATCH:
             self._at += 1
         return batch
-
-    def _read_one(self) -> Any:
-        batches: Any = self._batches
-        return next(batches, NO_BATCH) if self._inside else self._turns.take(lambda: next(batches, NO_BATCH))
 
     def _pass_over(self, n: int) -> None:
         """Read batches that were consumed already, and drop them."""
