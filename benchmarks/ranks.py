@@ -1,4 +1,4 @@
-"""What a training step of two processes costs above a bare loop with `DistributedDataParallel`, and what a ballot costs.
+"""What a training step of two processes costs above a bare loop with `DistributedDataParallel`, and what a ballot does.
 
 The work of `overhead.py` (a 32-64-2 MLP with Adam, batch 16 for each rank, one thread), over gloo on this machine. Both
 ranks run every contender once in each round, in the same random order, and the difference to the bare loop of the same

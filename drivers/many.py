@@ -42,10 +42,12 @@ class ManyProcesses(TorchDriver):
     ) -> None:
         super().__init__(model, _own(device), **options)
         self._share, self.eval_share = share, eval_share
+        if self.device.type == "cuda":
+            if self.device.index is None:
+                self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+            torch.cuda.set_device(self.device)  # nccl takes the current one
         self.processes: Processes = joined(self._on_cpu, 0 if self._on_cpu else LAG)
         self.ranks = self.processes
-        if self.device.type == "cuda" and self.device.index is None:
-            self.device = torch.device("cuda", self.ranks.local_rank)
         self._data_device = None if data_device is None else torch.device(data_device)
 
     def setup(self, seed: int, whole_digest: bool) -> None:

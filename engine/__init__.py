@@ -15,7 +15,7 @@ from . import callbacks as _callbacks
 
 if TYPE_CHECKING:
     from .callbacks import *  # noqa: F403 - they are listed there alone
-    from .diff import Diverged, Divergence, diff
+    from .diff import Diverged, Divergence, diff, ranks_part
     from .engine import Engine
     from .evaluator import Evaluator
     from .events import Events, EventsList, Filter
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     **{f"callbacks.{file}": names for file, names in _callbacks.HOMES.items()},
-    "diff": ("Diverged", "Divergence", "diff"),
+    "diff": ("Diverged", "Divergence", "diff", "ranks_part"),
     "engine": ("Engine",),
     "evaluator": ("Evaluator",),
     "events": ("Events", "EventsList", "Filter"),
@@ -50,6 +50,7 @@ __all__ = [
     "Keep",
     "Trainer",
     "diff",
+    "ranks_part",
     "replay",
 ]
 __all__ += _callbacks.__all__
