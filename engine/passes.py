@@ -50,6 +50,7 @@ class Passes:
     Attributes:
         within: what each pass runs in: functions that make a context manager, entered in their order. A callback that
             evaluates other weights than those that are trained adds one.
+        evaluated: batches that the evaluation in work, or the last one, has come to, over all ranks and loaders.
         batch_ids: after an error, the sample ids of the batch that it struck; None where they aren't known.
     """
 
@@ -81,6 +82,7 @@ class Passes:
         self._eval_mode = eval_mode
         self._progress = PassProgress(progress_bar if self.driver.ranks.first else None)
         self._share = share
+        self.evaluated = 0
         self.batch_ids: Any = None
         self.within: list[Callable[[], AbstractContextManager[Any]]] = []
 
@@ -168,7 +170,7 @@ class Passes:
                 "an evaluation is under way already, and another one can't be made in its midst (out of its batches or "
                 "metrics): on_validate_end is heard when it's over"
             )
-        driver.evaluates, self.batch_ids = True, None
+        driver.evaluates, self.batch_ids, self.evaluated = True, None, 0
         try:
             with driver.forked(), driver.evaluating(self.model, self._eval_mode), ExitStack() as stack:
                 for entered in self.within:
@@ -203,10 +205,12 @@ class Passes:
         tell_epoch(-1, *samplers_of(loader))  # every evaluation has the same order, whenever it is
         driver, to_device, mapping = self.driver, self.driver.to_device, self._input_mapping
         turns = Turns(driver.ranks, share, most)
+        before = self.evaluated
         together, stand_in = driver.keeps_step and driver.ranks.world_size > 1, None
         try:
             with closing(share.batches()) as batches, self._progress.of(name, turns.length):
                 for raw in turns.of(batches):
+                    self.evaluated = before + turns.done
                     batch = raw if raw is NO_BATCH else to_device(raw if mapping is None else mapping(raw))
                     if together and turns.taken == 1:
                         stand_in = self._of_any_rank(batch)

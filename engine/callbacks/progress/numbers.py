@@ -57,10 +57,10 @@ class Numbers:
         state = trainer.trainer_state
         if state.state not in _EVALUATING:
             return False
-        seq, done, most = self._evaluation
+        seq, _, most = self._evaluation
         if seq != state.seq:
-            seq, done, most = state.seq, 0, _evaluation_batches(trainer, state)
-        self._evaluation = (seq, done + 1, most)
+            most = _evaluation_batches(trainer, state)
+        self._evaluation = (state.seq, trainer.evaluator.evaluated, most)
         return True
 
     def save(self, now: float) -> None:
