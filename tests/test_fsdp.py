@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from tachograph.drivers import RestoreFault, piece_files
+from tachograph.drivers import RestoreFault, choose_driver, piece_files
 from tachograph.drivers.pieces import Piece, Share, paths_in, put_in, taken_out
 from tachograph.drivers.plain_models import read_model
 from tachograph.drivers.units import units_of
@@ -161,6 +161,9 @@ def test_a_snapshot_gives_the_weights_of_a_plain_model(straight: Callable[..., A
     model.load_state_dict(read_model(newest.path / "model.pt"))
     assert list(model.state_dict()) == list(Net().state_dict())
     assert not differences(dict(model.state_dict()), ended[0]["weights"])
+    driver = choose_driver("torch", Net())
+    driver.load_model(newest.path / "model.pt")
+    assert not differences(driver.weights(), ended[0]["weights"])
 
 
 def test_a_share_that_was_damaged_is_found(straight: Callable[..., Any], tmp_path: Path) -> None:
