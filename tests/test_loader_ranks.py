@@ -53,7 +53,7 @@ IN_TURN: dict[str, Callable[[], dict[str, Any]]] = {
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize("name", DEALT)
 def test_the_parts_of_all_ranks_make_the_order_of_one_process(name: str, n: int) -> None:
-    """SA1. A step of all ranks is a batch of one process that is as large: R58 of data with an index."""
+    """SW4, SA1: a step of all ranks is a batch of one process that is as large."""
 
     def loader(rank: int) -> Any:
         return DataLoader(Indexed(41), **DEALT[name]())
@@ -86,6 +86,8 @@ def test_the_parts_of_all_ranks_make_the_order_of_one_process(name: str, n: int)
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("name", IN_TURN)
 def test_ranks_take_turns_over_batches_that_are_made_by_others(name: str, n: int) -> None:
+    """SW5."""
+
     def loader(rank: int) -> Any:
         return DataLoader(Indexed(41), **IN_TURN[name]())
 
@@ -249,7 +251,7 @@ def test_an_epoch_that_is_cut_short_leaves_nothing_over() -> None:
 
 @pytest.mark.parametrize("drop", [False, True])
 def test_a_distributed_sampler_stands_for_the_order_it_is_a_share_of(drop: bool) -> None:
-    """R15, D7: nothing is repeated; its own `drop_last` makes the ranks' last batches equally large."""
+    """R15, SW4: nothing is repeated; its own `drop_last` makes the ranks' last batches equally large."""
 
     def loader(rank: int) -> Any:
         data = Indexed(15)
@@ -270,7 +272,7 @@ def test_a_distributed_sampler_stands_for_the_order_it_is_a_share_of(drop: bool)
 
 
 def test_a_sampler_that_the_user_has_shared_is_left_to_the_user() -> None:
-    """SA1."""
+    """SA1, SW5."""
 
     def loader(rank: int) -> Any:
         return DataLoader(Indexed(12), batch_size=2, sampler=RandomSampler(12, seed=1).set_distributed(2, rank))
@@ -287,6 +289,8 @@ def read_apart_of_one(loader: Any) -> list[Any]:
 
 
 def test_a_sampler_with_another_order_on_each_rank_is_refused() -> None:
+    """SW4."""
+
     class KnowsRanks(Sampler[int]):
         def __init__(self, rank: int) -> None:
             self.rank = rank
@@ -363,7 +367,7 @@ def scored(n: int, loader: Callable[[], Any], share: bool | None = None, passes:
 @pytest.mark.parametrize("total", [1, 3, 5, 21])
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_every_sample_is_scored_once(total: int, shuffled: bool) -> None:
-    """R15."""
+    """R15, SW6."""
     for n, size, by_torch in itertools.product((1, 2, 3, 4), (1, 4), (False, True)):
         if n == 1 and by_torch:
             continue
@@ -446,7 +450,7 @@ def test_each_rank_keeps_its_own_part_of_the_first_batches() -> None:
 
 
 def test_ranks_whose_data_has_an_index_agree_once_an_epoch() -> None:
-    """D8: no step waits for another rank because of its batches."""
+    """No step waits for another rank because of its batches."""
     threads = Threads(2)
 
     def work(ranks: Ranks) -> None:

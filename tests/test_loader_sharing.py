@@ -371,7 +371,7 @@ class Backwards(BatchSampler):
 
 
 def test_shares_that_can_t_be_replaced_are_left_to_their_samplers() -> None:
-    """R15."""
+    """SW5."""
 
     def loader(rank: int, kind: str) -> Any:
         data = Indexed(12)
