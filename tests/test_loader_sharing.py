@@ -55,7 +55,6 @@ def test_ranks_with_unequally_many_batches_end_together(make: Any) -> None:
 
 
 def test_what_ranks_of_their_own_draw_is_not_the_same() -> None:
-    """R46."""
     found = read(2, lambda rank: DataLoader(Noisy(6), batch_size=2), share=False)
     assert content_hash(found[0].batches) != content_hash(found[1].batches)
 
@@ -89,7 +88,6 @@ def test_where_all_ranks_are_empty_there_is_no_batch() -> None:
 
 
 def test_an_error_of_one_rank_s_loader_is_raised_there() -> None:
-    """R17."""
 
     def loader(rank: int) -> Any:
         return DataLoader(Stream(6, fails_at=2 if rank else -1), batch_size=1)
