@@ -139,14 +139,16 @@ class TrainingContract(Subject):
         def at_once(driver: Driver, batch: Any) -> None:
             driver.backward(self.loss_of(driver.train_step(batch)), 1)
 
-        drivers = []
+        drivers, losses = [], []
         for act in (kept_back, at_once):
             course = self.course().fetch()
             act(course.driver, course.batch)
             course.driver.optimizer_step()
             drivers.append(course.driver)
+            losses.append(repr(self._loss(course)))
         expect(
-            same_weights(*drivers), "no_sync() and exchange_gradients() must make the update of a plain backward pass"
+            losses[0] == losses[1] and same_weights(*drivers),
+            "no_sync() and exchange_gradients() must make the update of a plain backward pass",
         )
 
     # -- what is measured ----------------------------------------------------------------------------------
@@ -204,17 +206,22 @@ class TrainingContract(Subject):
 
     def _alike(self, one: list[Act], other: list[Act]) -> bool:
         """Say whether an update is the same after either of two."""
-        return same_weights(self._updated(one), self._updated(other))
+        (driver, loss), (second, its) = self._updated(one), self._updated(other)
+        return repr(loss) == repr(its) and same_weights(driver, second)
 
-    def _updated(self, acts: list[Act]) -> Driver:
-        """A driver after an update. Every pass goes through the model anew, on the same batch and draws."""
+    def _updated(self, acts: list[Act]) -> tuple[Driver, float]:
+        """A driver after an update, and the loss of the same batch then.
+
+        Every pass goes through the model anew, on the same batch and draws.
+        """
         course = self.course().fetch()
         driver = course.driver
         for act in [*acts, *[_pass] * (_PASSES - len(acts))]:  # a pass may move more than gradients
             driver.seed_generators(self.seed)
             act(driver, self._raw_loss(course))
         driver.optimizer_step()
-        return driver
+        driver.seed_generators(self.seed)
+        return driver, self._loss(course)
 
 
 def _pass(driver: Driver, loss: Any) -> None:

@@ -112,7 +112,11 @@ class DDPHalfSubject(DDPSubject):
     options = FP16
 
 
-RANKS: dict[str, type] = {"ddp": DDPSubject, "ddp fp16": DDPHalfSubject}
+class FSDPSubject(TorchSubject):
+    name = "torch_fsdp"
+
+
+RANKS: dict[str, type] = {"ddp": DDPSubject, "ddp fp16": DDPHalfSubject, "fsdp": FSDPSubject}
 
 
 def work(job: dict[str, Any]) -> None:
