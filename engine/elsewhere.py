@@ -123,7 +123,7 @@ ARGUMENTS_ELSEWHERE: dict[str, str] = {
     "limit_val_batches": "limit_validate_batches",
     "num_sanity_val_steps": "run(num_eval_sanity_batch=...)",
     **dict.fromkeys(("devices", "device_ids", "gpus", "accelerator"), "device: 'cuda', say"),
-    "strategy": "driver: 'torch', for one process on one device",
+    "strategy": "driver: 'torch', 'torch_ddp', 'torch_fsdp' or 'auto'",
     **dict.fromkeys(("logger", "loggers", "report_to", "log_every_n_steps", "logging_steps"), _LOGGING),
     **dict.fromkeys(
         ("default_root_dir", "output_dir", "save_dir", "work_dir", "log_dir", "logging_dir", "project_dir"), "run_dir"
