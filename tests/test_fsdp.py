@@ -166,6 +166,14 @@ def test_a_snapshot_gives_the_weights_of_a_plain_model(straight: Callable[..., A
     assert not differences(driver.weights(), ended[0]["weights"])
 
 
+@pytest.mark.parametrize("kept", ["memory", pytest.param("file", marks=pytest.mark.sweep)])
+def test_the_best_weights_are_written_whole_and_come_back(forks: RankForks, tmp_path: Path, kept: str) -> None:
+    ended = run(forks, tmp_path, models=str(tmp_path / "models"), kept=kept)
+    (best,) = (tmp_path / "models").rglob("*loss_*/model.pt")
+    for rank in ended:
+        assert not differences(dict(torch.load(best, weights_only=True)), rank["weights"])
+
+
 def test_a_share_that_was_damaged_is_found(straight: Callable[..., Any], tmp_path: Path) -> None:
     folder, _ = straight(**WAYS[0][1])
     newest = catalogue(folder / "run")[0][-1]

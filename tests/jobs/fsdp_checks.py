@@ -14,6 +14,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.utils.data import DataLoader
 
+from tachograph.drivers import RestoreFault
+from tachograph.drivers.ddp import TorchDDPDriver
 from tachograph.drivers.fsdp import TorchFSDPDriver
 from tachograph.drivers.spread import local, whole
 from tachograph.engine import Evaluator
@@ -434,6 +436,46 @@ def an_open_window_goes_into_a_snapshot(folder: Path) -> None:
     ended.restore(ended.read(folder)[1])
     ended.exchange_gradients()  # nothing was gathered in this process yet
     assert gradients(ended.model).keys() == straight.keys()
+
+
+def a_save_waits_for_no_other_rank(folder: Path) -> None:
+    driver = driver_of(net())
+    step(driver, batch())
+    capture = driver.capture({})
+    if dist.get_rank() == 0:
+        driver.save(capture, folder)  # alone
+    step(driver, batch())
+    if dist.get_rank() != 0:
+        driver.save(capture, folder)
+    dist.barrier()
+    assert driver.read(folder)[0] == {}
+
+
+def snapshots_of_other_drivers_are_refused(folder: Path) -> None:
+    sharded, whole = driver_of(net()), TorchDDPDriver(net(), "cpu")
+    whole.set_optimizers(torch.optim.AdamW(groups(whole.model), lr=0.02))
+    whole.set_dataloader(DataLoader(Points(8, 1), batch_size=2))
+    whole.setup(3, True)
+    for driver, name in ((sharded, "shares"), (whole, "whole")):
+        if dist.get_rank() == 0:
+            (folder / name).mkdir()
+        dist.barrier()
+        driver.save(driver.capture({}), folder / name)
+    dist.barrier()
+    with pytest.raises(RestoreFault, match="holds no sharded model: another driver than torch_fsdp took it"):
+        sharded.read(folder / "whole")
+    with pytest.raises(RestoreFault, match=r"has no model\.pt: another driver took it"):
+        whole.read(folder / "shares")
+
+
+def a_compiled_model_is_sharded_too(folder: Path) -> None:
+    driver = TorchFSDPDriver(plain(), "cpu")
+    driver.set_optimizers(torch.optim.SGD(driver.model.parameters(), lr=0.1))
+    driver.set_dataloader([batch()])
+    driver.compile({"backend": "eager"})
+    driver.setup(3, True)
+    step(driver, batch())
+    expect_close(gradients(driver.model), in_one_process())
 
 
 def a_model_that_was_sharded_before_is_taken(folder: Path) -> None:

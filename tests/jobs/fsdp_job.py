@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from tachograph.drivers import storage
 from tachograph.drivers.fsdp import TorchFSDPDriver
 from tachograph.drivers.spread import local
-from tachograph.engine import EMA, Trainer, saving
+from tachograph.engine import EMA, Checkpoint, LoadBestModel, Trainer, saving
 from tests.jobs.exact_job import Heard, Points, after_everyone, outcome
 from tests.jobs.ranks import serve_ranks
 from tests.jobs.ranks_job import MeanLoss
@@ -96,12 +96,23 @@ def build(job: dict[str, Any]) -> Trainer:
             "gradscaler_kwargs": {"init_scale": 64.0, "growth_interval": 2},
             "fsdp_kwargs": {key: job[key] for key in ("mesh",) if key in job},
         },
-        callbacks=[Heard(), EMA(decay=0.9)],
+        callbacks=[Heard(), EMA(decay=0.9), *_savers(job)],
         run_dir=job["run_dir"],
         seed=11,
         snapshot_every=4,
         progress_bar=None,
     )
+
+
+def _savers(job: dict[str, Any]) -> list[Any]:
+    """Callbacks that write models, and put the best one back at the end."""
+    if "models" not in job:
+        return []
+    best = {"monitor": "loss", "larger_better": False}
+    return [
+        Checkpoint(job["models"], every_n_epochs=1, topk=1, **best),
+        LoadBestModel(**best, save_folder=job["models"] + "/best") if job["kept"] == "file" else LoadBestModel(**best),
+    ]
 
 
 def train(job: dict[str, Any]) -> None:
