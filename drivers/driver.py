@@ -38,6 +38,8 @@ def _unheard(text: str) -> None:
 class Driver(abc.ABC):
     """Performs the work of the states. Subclass it to bring a device, a precision or a launch of your own.
 
+    What is promised here, `tachograph.drivers.contract` has as tests for a driver of your own.
+
     The order of calls in a run: `set_optimizers`, `set_dataloader`, `setup`; then either `seed_generators` or
     `read` and `restore`; then per epoch `open_epoch`, and per batch `next_batch`, `train_step`, `backward`, and at
     the end of an accumulation window `optimizer_step` and `zero_grad`. `capture` may be called between any two states.

@@ -215,7 +215,8 @@ class TorchDriver(Evaluations, Trials):
 
     def open_epoch(self, epoch: int, done: int, samples: int | None = None) -> int | None:
         assert self._source is not None, "setup() comes first"
-        return self._source.open(epoch, done, samples)
+        length = self._source.open(epoch, done, samples)
+        return None if length is None else max(length, done)  # fewer batches may be used now than were consumed
 
     def next_batch(self) -> Any:
         source = self._source

@@ -79,6 +79,8 @@ class LoadingContract(Subject):
         whole, driver = self._read(self.ready(), 0), self.ready(most=2)
         expect(driver.length() in (None, 2), f"length() says {driver.length()} of an epoch that was cut after 2")
         expect(self._read(driver, 0) == whole[:2], "set_dataloader(loader, 2) must leave 2 batches of an epoch")
+        said = self.ready(most=2).open_epoch(0, 3, None)
+        expect(said in (None, 3), f"open_epoch counts the batches that were consumed too, 3, and says {said}")
         expect(self._read(self.ready(most=2), 0, 3) == [], "behind more batches than are used, an epoch is at its end")
 
     def test_ids_and_samples_are_those_of_the_batch(self) -> None:
