@@ -91,8 +91,8 @@ class RunContract(Subject):
         return self.folder(beside.ranks) / "run"
 
     def _kinds(self, straight: Trainer) -> dict[str, int]:
-        """The last transition of each kind but those that end the run: its name -> seq."""
-        found = {f"{r.source} --{r.event}--> {r.dest}": r.seq for r in _records(straight)[:-1]}
+        """The last transition of each kind, within an open window and without one: its name -> seq."""
+        found = {_name(record): record.seq for record in _records(straight)[:-1]}
         expect(len(found) >= 6, f"a run must have more kinds of transitions than {sorted(found)}")
         return found
 
@@ -132,6 +132,11 @@ def _records(trainer: Trainer) -> list[Record]:
     journal = trainer.journal
     assert isinstance(journal, Journal)
     return list(journal)
+
+
+def _name(record: Record) -> str:
+    window = ", with an open window" if record.state.accumulated else ""
+    return f"{record.source} --{record.event}--> {record.dest}{window}"
 
 
 def _after_each(trainer: Trainer, seqs: Collection[int], act: Callable[[Trainer], None]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tachograph.drivers.contract import DriverContract
+from tachograph.engine import Diverged
 from tachograph.engine.contract import RunContract
 from tests.faulty_drivers import IN_HALF_PRECISION, MEASURING_LATE, WITH_TORCH, WITHOUT_TORCH, Faulty
 from tests.jobs.contract_job import FP16, LATE, RANKS, StubSubject, TorchSubject
@@ -73,6 +74,22 @@ def test_a_driver_with_a_fault_is_caught(faulty: Faulty, subject: type, options:
     with pytest.raises(AssertionError):
         broken().run(f"test_{faulty.test}")
     sound().run(f"test_{faulty.test}")
+
+
+WHOLE = [
+    ("the gradients of an open window are lost", "a_run_stopped_after_any_kind_of_transition_goes_on_to_the_same_end"),
+    ("generators are lost", "a_run_killed_after_any_kind_of_transition_goes_on_to_the_same_end"),
+    ("a capture moves training", "a_run_killed_after_any_kind_of_transition_goes_on_to_the_same_end"),
+    ("the number of updates is lost", "a_run_stopped_after_any_kind_of_transition_goes_on_to_the_same_end"),
+]
+
+
+@pytest.mark.parametrize(("fault", "test"), WHOLE)
+def test_a_fault_is_caught_in_whole_runs_too(fault: str, test: str) -> None:
+    (kind,) = [faulty.kind for faulty in WITHOUT_TORCH if faulty.fault == fault]
+    broken: Any = type("Broken", (StubSubject, RunContract), {"kind": kind})
+    with pytest.raises((AssertionError, Diverged)):
+        broken().run(f"test_{test}")
 
 
 def test_failures_are_returned_by_the_names_of_the_tests() -> None:
