@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from tachograph.states.errors import CallerError, nearest
 
@@ -241,11 +242,15 @@ class TorchFSDPDriver(ShardedWeights):
     @contextmanager
     def evaluating(self, model: Any, eval_mode: bool = True) -> Iterator[None]:
         """Evaluate the same model on every rank."""
-        if model is self.model:
-            self._shard()
-            self._take_buffers()
-        try:
+        if model is not self.model:
             with super().evaluating(model, eval_mode):
+                yield
+            return
+        if self.ranks.world_size < dist.get_world_size():
+            raise CallerError("a model that is shared out is evaluated by all ranks, and not under rank_zero_call")
+        self._shard()
+        try:
+            with self._with_buffers_of_rank_0(), super().evaluating(model, eval_mode):
                 yield
         finally:
             self._reshard()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import torch.distributed as dist
-
-from . import restoring, storage
+from . import buffers, restoring, storage
 from .averaging import WeightAverages, digest_of
 from .plain_models import read_model
 from .sharded_captures import ShardedCaptures
@@ -17,16 +17,17 @@ from .weights import same
 class ShardedWeights(ShardedCaptures):
     """The part of `TorchFSDPDriver` that knows the model as a whole. All ranks call each of its methods."""
 
-    def _take_buffers(self) -> None:
-        """Take the buffers of rank 0 on every rank; in a step each moves its own (running means, say)."""
+    @contextmanager
+    def _with_buffers_of_rank_0(self) -> Iterator[None]:
+        """Run the body with the same buffers on every rank; in a step each moves its own (running means, say)."""
         self._reshard()
-        for buffer in self.model.buffers():
-            dist.broadcast(buffer, src=0)
+        with buffers.of_the_first(self.model):
+            yield
 
     def weights(self) -> Any:
         """Copy the whole weights to the CPU's memory, on every rank: all of them call it."""
-        self._take_buffers()
-        return {name: storage.copied(whole(value)) for name, value in self.model.state_dict().items()}
+        with self._with_buffers_of_rank_0():
+            return {name: storage.copied(whole(value)) for name, value in self.model.state_dict().items()}
 
     def put_weights(self, held: Any) -> None:
         self._reshard()
@@ -35,10 +36,10 @@ class ShardedWeights(ShardedCaptures):
         self.model.load_state_dict({name: cut(value, mine[name]) for name, value in held.items()})
 
     def has_weights(self, held: Any) -> bool:
-        self._take_buffers()
-        mine = self.model.state_dict()
-        alike = isinstance(held, dict) and mine.keys() == held.keys()
-        alike = alike and all(same(local(value), _own_of(held[name], value)) for name, value in mine.items())
+        with self._with_buffers_of_rank_0():
+            mine = self.model.state_dict()
+            alike = isinstance(held, dict) and mine.keys() == held.keys()
+            alike = alike and all(same(local(value), _own_of(held[name], value)) for name, value in mine.items())
         return not self.ranks.agree(int(not alike))
 
     def save_model(self, target: Any) -> None:

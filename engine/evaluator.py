@@ -101,6 +101,7 @@ class Evaluator(Passes):
             progress_bar=settings["progress_bar"],
             share=settings["use_dist_sampler"],
         )
+        self._is_alone = not isinstance(driver, Driver)
         self.metrics, self._sources = self._checked(metrics)
         self.verbose = verbose
         self.separator: str = settings["separator"]

@@ -83,6 +83,7 @@ class Passes:
         self._progress = PassProgress(progress_bar if self.driver.ranks.first else None)
         self._share = share
         self.evaluated = 0
+        self._is_alone = False  # no trainer trains with this driver
         self.batch_ids: Any = None
         self.within: list[Callable[[], AbstractContextManager[Any]]] = []
 
@@ -176,6 +177,12 @@ class Passes:
                 for entered in self.within:
                     stack.enter_context(entered())
                 yield
+        except CallerError:
+            raise
+        except BaseException as error:
+            if self._is_alone and not isinstance(error, RankFailed):  # in a run its trainer lets the others know
+                driver.ranks.note_failure(error, "in an evaluation")
+            raise
         finally:
             driver.evaluates = False
 

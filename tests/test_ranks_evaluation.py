@@ -53,10 +53,11 @@ def ways(forks: RankForks, tmp_path_factory: pytest.TempPathFactory) -> list[Any
     return [*outcomes(forks, tmp_path_factory.mktemp("ways"), 2, "ways"), job.ways("torch")]
 
 
-@pytest.fixture(scope="module")
-def trained(forks: RankForks, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+@pytest.fixture(scope="module", params=["torch_ddp", "torch_fsdp"])
+def trained(forks: RankForks, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> list[Any]:
     """What training did on two ranks, evaluated in every way."""
-    return outcomes(forks, tmp_path_factory.mktemp("trained"), 2, "in a trainer")
+    folder = tmp_path_factory.mktemp(request.param)
+    return outcomes(forks, folder, 2, "in a trainer", seconds=40, driver=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +121,22 @@ def test_results_are_those_of_rank_0_where_the_ranks_have_different_ones(ways: l
     assert not second[1]
 
 
+def test_a_model_that_is_shared_out_is_called_equally_often(forks: RankForks, tmp_path: Path) -> None:
+    """D13. R15. Where a rank has fewer batches than another, or none at all."""
+    alone = job.sharded("torch")
+    for found in outcomes(forks, tmp_path, 2, "sharded"):
+        for what, results in found.items():
+            assert equal(results, alone[what]), f"{what}: {results} instead of {alone[what]}"
+
+
+def test_an_evaluator_that_fails_on_one_rank_ends_on_all(forks: RankForks, tmp_path: Path) -> None:
+    """R17. Without a trainer too."""
+    first, second = forks.run(2, 30, work="failing", out=str(tmp_path))
+    assert (first.status, second.status) == (1, 1)
+    assert "RankFailed: rank 1 failed in an evaluation: ValueError: no score" in first.err
+    assert "in batch 1 of the evaluation loader, which holds the samples [2, 3]" in second.err
+
+
 def test_training_does_not_notice_how_it_is_evaluated(trained: list[Any]) -> None:
     """R29. Not on any rank, be it with buffers that each moves by itself, or in the midst of a window."""
     for found in trained:
@@ -138,7 +155,11 @@ def test_evaluations_by_hand_in_the_midst_of_a_run_have_the_results_of_all(train
     assert len(first) == len(second) == 4
     for (validated, alone, tested, predicted), other in zip(first, second, strict=True):
         assert other == [validated, None, tested, predicted]
-        assert isinstance(alone["loss"], float)
+        by_one = alone if isinstance(alone, str) else alone.keys()
+        assert by_one in (
+            {"loss"},
+            "a model that is shared out is evaluated by all ranks, and not under rank_zero_call",
+        )
         assert tested["count#n"] == 3
         assert predicted == 2
 

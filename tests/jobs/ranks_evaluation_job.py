@@ -19,6 +19,7 @@ import tachograph.drivers.ddp  # noqa: F401 - here, and not in every rank
 from tachograph.drivers import rank_zero_call
 from tachograph.drivers.metrics import Accuracy, ClassifyFPreRecMetric, Element, Metric
 from tachograph.engine import Evaluator, Events, Trainer
+from tachograph.states.errors import CallerError
 from tests.jobs.exact_job import Heard, Net, NoisyLoss, Points, outcome
 from tests.jobs.ranks import serve_ranks
 
@@ -265,6 +266,43 @@ def ways(driver: str) -> dict[str, Any]:
     }
 
 
+class Affine(nn.Module):
+    """A model that is worth sharing out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, id: torch.Tensor, pred: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"id": id, "out": self.layer(pred).double()}
+
+
+def sharded(driver: str) -> dict[str, Any]:
+    """Evaluate a model that every rank must call equally often, on data whose length is known, and isn't."""
+    found: dict[str, Any] = {}
+    for n in SIZES:
+        for kind, data in {"index": loader(n), "stream": DataLoader(Stream(n, False), batch_size=2)}.items():
+            evaluator = Evaluator(Affine(), data, {"ids": Ids(), "mean": "out"}, driver, verbose=0)
+            found[f"{n} {kind}"] = evaluator.run()
+            found[f"{n} {kind} predicted"] = [batch["id"].tolist() for batch in evaluator.predict(data)]
+    return found
+
+
+class Failing(Ids):
+    """A metric that can't score a sample of the second batch."""
+
+    def update(self, id: torch.Tensor) -> None:
+        if 3 in id.tolist():
+            raise ValueError("no score")
+        super().update(id)
+
+
+def failing(driver: str) -> None:
+    """Evaluate without a trainer; the second rank fails."""
+    Evaluator(Passing(), loader(7), {"ids": Failing()}, driver, verbose=0).run()
+
+
 # -- in a trainer ------------------------------------------------------------------------------------------
 
 
@@ -315,7 +353,7 @@ def trainer_of(job: dict[str, Any], **settings: Any) -> Trainer:
     if given["metrics"] is None:
         del given["metrics"], given["validate_dataloaders"]
     data = DataLoader(Points(24, 1), batch_size=2, shuffle=True)
-    return Trainer(model, "torch_ddp", data, torch.optim.Adam(model.parameters(), lr=0.02), **given)
+    return Trainer(model, job.get("driver", "torch_ddp"), data, torch.optim.Adam(model.parameters(), lr=0.02), **given)
 
 
 def trace(job: dict[str, Any], sanity: int = 2, **settings: Any) -> dict[str, Any]:
@@ -330,7 +368,8 @@ def trace(job: dict[str, Any], sanity: int = 2, **settings: Any) -> dict[str, An
         trainer.on(moment, listener)
     trainer.run(num_eval_sanity_batch=sanity)
     ended = outcome(trainer)
-    return {"results": results, "trained": {name: ended[name] for name in ("model", "generators")} | {"losses": losses}}
+    model = {name: getattr(held, "to_local", lambda held=held: held)() for name, held in ended["model"].items()}
+    return {"results": results, "trained": {"model": model, "generators": ended["generators"], "losses": losses}}
 
 
 def neutral(job: dict[str, Any]) -> dict[str, Any]:
@@ -347,7 +386,10 @@ def _by_hand(job: dict[str, Any]) -> dict[str, Any]:
 
     @rank_zero_call
     def alone(trainer: Any) -> Any:
-        return trainer.validate()
+        try:
+            return trainer.validate()
+        except CallerError as error:
+            return str(error)
 
     def listener(trainer: Any) -> None:
         if trainer.trainer_state.global_forward_batches % 3 == 0:
@@ -428,6 +470,8 @@ def struck(job: dict[str, Any]) -> dict[str, Any]:
 WORK: dict[str, Callable[[dict[str, Any]], Any]] = {
     "matrix": lambda job: matrix("torch_ddp"),
     "ways": lambda job: ways("torch_ddp"),
+    "sharded": lambda job: sharded("torch_fsdp"),
+    "failing": lambda job: failing("torch_ddp"),
     "in a trainer": in_trainer,
     "struck": struck,
 }
