@@ -24,6 +24,12 @@ def writes(ranks: Ranks) -> bool:
     return ranks.first or ranks.world_size == 1
 
 
+def alone(ranks: Ranks, act: Callable[[], Any]) -> None:
+    """Do something for which this rank waits for no other."""
+    with ranks.alone():
+        act()
+
+
 def by_first(ranks: Ranks, act: Callable[[], Any]) -> None:
     """Have rank 0 do something, and every rank wait for it.
 
@@ -103,4 +109,4 @@ def _sent(error: Exception | None, ranks: Ranks) -> Exception | None:
     return sent
 
 
-__all__ = ["by_each", "by_first", "found_by_first", "writes"]
+__all__ = ["alone", "by_each", "by_first", "found_by_first", "writes"]

@@ -11,7 +11,7 @@ from tachograph.drivers.ranks import Ranks
 from tachograph.states.errors import CallerError
 
 from . import saved
-from .alike import by_each, by_first
+from .alike import alone, by_each, by_first
 
 MODEL = "model.pt"
 """The file of the weights in a folder."""
@@ -42,7 +42,8 @@ class Models:
     ) -> None:
         """Write the model's weights, to be read with `load_model` or plain `torch.load(weights_only=True)`.
 
-        Of many ranks, rank 0 writes them, and calls `model_save_fn`; it is done when this returns on any.
+        Of many ranks, rank 0 writes them, and calls `model_save_fn`, alone; where each rank holds a share of the
+        weights, all call it, and it sees to it that one of them writes. It is done when this returns on any.
 
         Args:
             target: a path, written whole or not at all; a folder that is there, or one named with a "/" at its end, for
@@ -57,15 +58,17 @@ class Models:
         _check_arguments(target, only_state_dict, "model_save_fn", model_save_fn)
         self._hear_inside("on_save_model")
         if model_save_fn is not None:
-            by_first(self.ranks, lambda: self._save_by(model_save_fn, Path(target)))
+            self._save_by(model_save_fn, Path(target))
             return
         by_first(self.ranks, lambda: _make_room(target))
         by_each(self.ranks, lambda: self.driver.save_model(_model_file(target)))  # type: ignore[union-attr]
 
     def _save_by(self, model_save_fn: Callable[[Path], Any], folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        with self.ranks.alone():
-            model_save_fn(folder)
+        by_first(self.ranks, lambda: folder.mkdir(parents=True, exist_ok=True))
+        if self.driver.keeps_step:  # type: ignore[union-attr]
+            by_each(self.ranks, lambda: model_save_fn(folder))
+        else:
+            by_first(self.ranks, lambda: alone(self.ranks, lambda: model_save_fn(folder)))
 
     def load_model(
         self, source: Any, only_state_dict: bool = True, model_load_fn: Callable[[Path], Any] | None = None
@@ -107,13 +110,20 @@ class Models:
         Args:
             folder: a path: a new folder, an empty one, or one that was saved to.
             only_state_dict: True; see `save_model`.
-            model_save_fn: `f(folder)`, writes the model in its own way too; its files are part of the snapshot.
+            model_save_fn: `f(folder)`, writes the model in its own way too; its files are part of the snapshot. Of many
+                ranks, rank 0 calls it, alone.
 
         Raises:
-            CallerError: the run hasn't begun, or the folder holds something else.
+            CallerError: the run hasn't begun, the folder holds something else, or `model_save_fn` is given where each
+                rank holds but a share of the weights.
             SnapshotWriteFault: it can't be written; what was there is there still.
         """
         _check_arguments(folder, only_state_dict, "model_save_fn", model_save_fn)
+        if model_save_fn is not None and self.driver.keeps_step:  # type: ignore[union-attr]
+            raise CallerError(
+                "model_save_fn is called by rank 0 alone here, and each rank holds a share of the weights: leave it "
+                "out, and give it to save_model(), where all ranks call it"
+            )
         path = Path(folder)
         by_first(self.ranks, lambda: saved.check_folder(path))
         if self._running:

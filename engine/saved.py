@@ -19,7 +19,7 @@ from tachograph.drivers import NO_BATCH
 from tachograph.states.errors import CallerError
 
 from . import recording, resume, saving, snapshots, sources
-from .alike import by_each, by_first
+from .alike import alone, by_each
 from .joint import Files, Joint, Save
 from .journal import make_dirs
 from .retention import REMOVING
@@ -128,7 +128,6 @@ def load(engine: Engine, path: Path, model_load_fn: Callable[[Path], Any] | None
     """
     driver, ranks = engine.driver, engine.ranks
     assert driver is not None
-    by_first(ranks, lambda: snapshots.settle(path))  # before another one looks there
     at = by_each(ranks, lambda: _found(engine, path, training))
     engine._prepare(fresh=False)
     _, held = by_each(ranks, lambda: driver.read(at))
@@ -190,8 +189,7 @@ def _own_model(engine: Engine, directory: Path, model_save_fn: Callable[[Path], 
         return {}
     folder = directory / OWN_MODEL
     folder.mkdir()
-    with engine.ranks.alone():
-        model_save_fn(folder)
+    alone(engine.ranks, lambda: model_save_fn(folder))
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     return {file.relative_to(directory).as_posix(): (file.stat().st_size, snapshots.digest_of(file)) for file in files}
 

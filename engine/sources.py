@@ -8,9 +8,11 @@ from typing import Any
 import attrs
 
 from tachograph.drivers import Driver
+from tachograph.drivers.ranks import ALONE
 from tachograph.states.errors import CallerError
 
 from . import recording, snapshots
+from .alike import by_first
 from .journal import Journal
 from .snapshots import Snapshot, SnapshotFault
 
@@ -55,7 +57,7 @@ def find(resume_from: Any, run_dir: Path | None, driver: Driver | None = None) -
     Args:
         resume_from: a path, "auto" or None.
         run_dir: what "auto" looks into.
-        driver: knows what a foreign file is.
+        driver: knows what a foreign file is, and whose ranks look for it together.
 
     Raises:
         FileNotFoundError: there is nothing at that path.
@@ -72,7 +74,7 @@ def find(resume_from: Any, run_dir: Path | None, driver: Driver | None = None) -
     if not isinstance(resume_from, (str, Path)):
         raise CallerError(f"resume_from must be a path, 'auto' or None, not {resume_from!r}")
     path = Path(resume_from)
-    snapshots.settle(path)
+    by_first(ALONE if driver is None else driver.ranks, lambda: snapshots.settle(path))
     if not path.exists():
         raise FileNotFoundError(f"resume_from: there is nothing at {path}")
     if not path.is_dir():

@@ -396,6 +396,30 @@ def test_killed_in_any_epoch_it_ends_with_the_best_of_the_straight_run(
     proven(len(SCORES))
 
 
+def test_killed_twice_before_a_new_snapshot_the_file_that_the_old_one_names_is_there(tmp_path: Path) -> None:
+    """K4, B28: what a resumed run finds better makes no room at the cost of what it would be resumed from again."""
+    where = {**about("folder", tmp_path), "delete_after_train": False}
+
+    def die(trainer: Any) -> None:
+        if trainer.cur_epoch_idx == 2:
+            trainer._recorder.snapshots.wait()
+            os.kill(os.getpid(), 9)
+
+    def work() -> None:
+        trainer = best(tmp_path / "run", [1.0, 2.0, 3.0, 4.0], best=where, snapshot_every=2)
+        trainer.on("on_train_epoch_end", die)
+        trainer.run(resume_from="auto")
+
+    for _ in range(2):
+        os.waitpid(in_child(work), 0)
+    again = best(tmp_path / "run", [1.0, 2.0, 3.0, 4.0], best=where, snapshot_every=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        again.run(resume_from="auto")
+    [folder] = (tmp_path / "best").iterdir()
+    assert names(folder) == ["best-epoch_4-batch_4"]
+
+
 def test_killed_in_the_middle_of_writing_or_removing_the_best_it_ends_with_it(
     tmp_path: Path, proven: Callable[[int], None]
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ def test_rank_0_shows_the_run_its_times_and_the_model(reports: dict[str, Reports
     assert (first["mode"], second["mode"]) == ("plain", None)
     assert len(first["said"]) == 2
     assert second["said"] == []
+    assert first["samples"] == second["samples"] == [4.0, 4.0]  # a batch of each rank
 
 
 def test_each_rank_writes_a_trace_of_its_own(reports: dict[str, Reports], folder: Path) -> None:
@@ -131,6 +133,7 @@ def test_a_trainer_that_was_saved_by_all_ranks_goes_on_with_the_bits_of_a_straig
     """SV10, K1, K2, B26."""
     for report in reports["trainers"]:
         assert report["ended"] == {"midst": True, "after": True, "last": True}
+        assert report["refused"] == [""]
     assert files_in(folder / "midst") == ["COMMIT", "model.pt", "model/note", "rank-0.pt", "rank-1.pt", "state.json"]
     (saved,) = (folder / "trainers" / "checkpoints").iterdir()
     assert {"rank-0.pt", "rank-1.pt", "model.pt"} <= {path.name for path in saved.iterdir()}
@@ -227,6 +230,14 @@ def test_a_guard_stops_all_ranks_at_the_same_transition_and_names_the_rank(repor
     assert re.fullmatch(said, first["state"]["stop_asked"])
 
 
+def test_a_guard_that_lets_the_run_go_on_counts_what_its_own_rank_saw(reports: dict[str, Reports]) -> None:
+    """R17."""
+    first, second = (report["continue"] for report in reports["guards"])
+    assert (first["count"], second["count"]) == (0, 1)
+    assert first["weights"] == second["weights"]
+    assert first["skipped"] == second["skipped"] == []
+
+
 def test_a_spike_on_one_rank_is_one_on_all(reports: dict[str, Reports]) -> None:
     """R17."""
     first, second = (report["spike"] for report in reports["guards"])
@@ -281,6 +292,46 @@ def test_each_rank_gets_its_own_memory_back_and_a_new_one_that_of_rank_0(forks: 
     for world, n_epochs, took in ((1, 1, [None]), (2, 2, [0, 0]), (2, 3, [0, 1])):
         read = launched(forks, tmp_path, "memories", world=world, n_epochs=n_epochs)
         assert [report["was"] for report in read["memories"]] == took
+
+
+def test_where_each_rank_holds_a_share_of_the_weights_all_of_it_is_so_too(forks: RankForks, tmp_path: Path) -> None:
+    """D13, K2, K4, R17, SV10."""
+    parts = ("saves", "trainers", "best", "guards", "equals")
+    read = launched(forks, tmp_path, *parts, driver="torch_fsdp")
+    first, second = read["saves"]
+    assert [report["calls"] for report in (first, second)] == [{"save": 1, "load": 1}] * 2
+    assert first == second
+    assert first["loaded"] == first["weights"]
+    for report in read["trainers"]:
+        assert report["ended"] == {"midst": True, "after": True, "last": True}
+        assert "model_save_fn is called by rank 0 alone here" in report["refused"][0]
+    for where in ("memory", "folder"):
+        first, second = (report[where] for report in read["best"])
+        assert first["ended"] == second["ended"] == first["kept"][1]
+    first, second = read["guards"]
+    assert [report["continue"].pop("count") for report in (first, second)] == [0, 1]
+    for report in (first, second):
+        del report["spikes"]["told"], report["continue"]["told"]
+    assert first == second
+    assert read["equals"][0] == read["equals"][1]
+
+
+@pytest.mark.parametrize(
+    "kill_at", [15, *(pytest.param(seq, marks=pytest.mark.sweep) for seq in (6, 10, 19, 21, 24, 28))]
+)
+def test_saves_logs_and_best_weights_of_ranks_that_were_killed_are_those_of_a_straight_run(
+    forks: RankForks, tmp_path: Path, kill_at: int
+) -> None:
+    """K2, K4, K12, C6, SV10."""
+    for name in ("straight", "killed"):
+        (tmp_path / name).mkdir()
+    straight = launched(forks, tmp_path / "straight", "survives")["survives"]
+    killed = forks.run(2, folder=str(tmp_path / "killed"), parts=["survives"], kill_at=kill_at)
+    assert [rank.status for rank in killed] == [-signal.SIGKILL] * 2, "\n".join(rank.err for rank in killed)
+    resumed = launched(forks, tmp_path / "killed", "survives")["survives"]
+    assert resumed == straight
+    for name in ("queue", "regular", "best", "at", "bests", "weights"):
+        assert straight[0][name] == straight[1][name]
 
 
 # -- what ends the run -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from ..alike import found_by_first, writes
 from .other_words import names_its_arguments
 from .results_monitor import Asked, HasMonitorCallback
 from .saver import Saver, owner_of, weights_of_evaluations
-from .saves import epochs_done
+from .saves import Saved, epochs_done
 
 
 @names_its_arguments
@@ -207,10 +207,20 @@ class LoadBestModel(HasMonitorCallback):
     def _go_on(self, trainer: Any) -> None:
         self._trained = self._put = None  # the model has those of the snapshot
         if self._in_files:
-            self._saver.go_on(trainer)
+            there = self._saver.go_on(trainer)
             if self._file is not None and not self._is_there(trainer):
                 self._file = self._saver.folder(trainer) / self._file.name  # the run was moved
+            self._take_up(trainer, there)
         self._forget_what_is_lost(trainer)
+
+    def _take_up(self, trainer: Any, there: list[Saved]) -> None:
+        """Remember which file the snapshot names that the run goes on from; those before it, a kill has left behind."""
+        if not writes(trainer.ranks):
+            return
+        best = "" if self._file is None else self._file.name
+        self._named |= {best} - {""}
+        self._old.update((held.name, held.seq) for held in there if held.kind == "best" and held.name != best)
+        self._sweep(trainer)
 
     def _forget_what_is_lost(self, trainer: Any) -> None:
         if self.monitor_value is None or self._is_there(trainer):

@@ -60,7 +60,8 @@ class NanGuard(Callback):
         leaves_out = self.policy in ("skip", "stop")
         if leaves_out:
             self._bad = first_said(trainer.ranks, self._bad)
-        if not self._bad and not trainer.driver.gradients_are_finite():
+        finite = trainer.driver.gradients_are_finite()  # ranks that hold a share of them each ask together
+        if not self._bad and not finite:
             self._found(trainer, f"the gradients aren't finite after {name_batch(trainer)}")
         if self._bad and leaves_out:
             self.count += 1

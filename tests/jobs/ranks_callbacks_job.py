@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -41,6 +43,7 @@ from tachograph.engine import (
     Warmup,
 )
 from tachograph.states.errors import CallerError
+from tests.jobs.exact_job import after_everyone
 from tests.jobs.ranks import serve_ranks
 
 Report = dict[str, Any]
@@ -106,7 +109,7 @@ def trainer_of(job: Report, name: str, callbacks: Any = (), **more: Any) -> Trai
     settings: Report = {"n_epochs": 2, "run_dir": Path(job["folder"]) / name, "seed": 5, "progress_bar": None, **more}
     return Trainer(
         model,
-        "torch_ddp",
+        job.get("driver", "torch_ddp"),
         DataLoader(Numbers(16), batch_size=2, shuffle=True),
         [optimizer],
         validate_dataloaders=DataLoader(Numbers(6), batch_size=2),
@@ -144,7 +147,8 @@ def set_forward(trainer: Trainer, rank: int, batch: int) -> None:
 def digest(weights: Any) -> str:
     """Tell weights from others, bit for bit."""
     held = weights.state_dict() if isinstance(weights, nn.Module) else weights
-    return str([(name, tensor.tolist()) for name, tensor in held.items()])
+    whole = {name: getattr(t, "full_tensor", lambda t=t: t)() for name, t in held.items()}
+    return str([(name, tensor.tolist()) for name, tensor in whole.items()])
 
 
 def listed(folder: Path) -> list[str]:
@@ -183,7 +187,10 @@ def logs(job: Report) -> Report:
     trainer.run()
     said = [text.split(":")[0] for text in heard.said if "time of" in text or "in all" in text]
     written = [logger.state_dict()["written"] for logger in loggers]
-    return {"touched": sorted(touched), "losses": heard.losses, "said": said, "mode": shown.mode, "written": written}
+    rates = [values for values in heard.logged if "throughput/samples" in values]
+    samples = [round(values["throughput/samples"] / values["throughput/batches"], 6) for values in rates]
+    about = {"touched": sorted(touched), "losses": heard.losses, "said": said, "mode": shown.mode}
+    return {**about, "written": written, "samples": samples}
 
 
 def saves(job: Report) -> Report:
@@ -223,9 +230,16 @@ def trainers(job: Report) -> Report:
     straight.run()
     trainer = trainer_of(job, "trainers", [Checkpoint(last=True, save_object="trainer")])
 
+    refused: list[str] = []
+
+    def note(path: Path) -> None:
+        (path / "note").write_text("by hand")
+
     def ask(trainer: Any) -> None:
         if trainer.trainer_state.global_forward_batches == 6:
-            trainer.save(folder / "midst", model_save_fn=lambda path: (path / "note").write_text("by hand"))
+            refused.append(raised(lambda: trainer.save(folder / "midst", model_save_fn=note)))
+            if refused[0]:
+                trainer.save(folder / "midst")
 
     trainer.on("on_train_batch_end", ask)
     trainer.run()
@@ -246,7 +260,7 @@ def trainers(job: Report) -> Report:
 
         trainer.driver.save = full  # type: ignore[union-attr, method-assign]
     lost = raised(lambda: trainer.save(folder / "after"))
-    return {"ended": ended, "fault": fault, "lost": lost, "chains": [t.journal.chain for t in (straight, trainer)]}  # type: ignore[union-attr]
+    return {"ended": ended, "fault": fault, "lost": lost, "refused": refused}
 
 
 def best(job: Report) -> Report:
@@ -306,6 +320,7 @@ def guards(job: Report) -> Report:
         "nan": (NanGuard("skip"), {"factor": float("nan")}),
         "loss": (NanGuard("skip"), {"term": float("inf")}),  # whose gradients are in order
         "stop": (NanGuard("stop"), {"term": float("nan")}),
+        "continue": (NanGuard("continue"), {"term": float("inf")}),
         "spike": (SpikeGuard("skip", window=4), spike),
         "spikes": (SpikeGuard("warn", window=4, patience=1), spike),
     }
@@ -448,6 +463,34 @@ def memories(job: Report) -> Report:
     return {"was": own.was, "epochs": state.cur_epoch_idx}
 
 
+def survives(job: Report) -> Report:
+    """Saves, logs and best weights of a run that is killed at `kill_at`, and then goes on."""
+    folder = Path(job["folder"])
+    checkpoint = Checkpoint(every_n_batches=2, last=True, topk=2, keep_last=2)
+    best = LoadBestModel(save_folder=folder / "best", delete_after_train=False)
+    callbacks = [checkpoint, best, CSVLogger(), EMA(0.5)]
+    trainer = trainer_of(job, "run", callbacks, validate_every=2, snapshot_every=3)
+
+    def die(trainer: Any) -> None:
+        if trainer.trainer_state.seq == job.get("kill_at"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    after_everyone(trainer, die)
+    trainer.run(resume_from="auto")
+    top = checkpoint._top
+    state = {"queue": top.queue.state_dict(), "regular": checkpoint._regular, "best": top.monitor_value}
+    [bests] = (folder / "best").iterdir()
+    saved = folder / "run" / "checkpoints"
+    return {
+        **state,
+        "at": best.best_at,
+        "weights": digest(trainer.model),
+        "saved": {name: digest(torch.load(saved / name)) for name in listed(saved) if name.endswith(".pt")},
+        "bests": sorted(path.name for path in bests.iterdir()),
+        "log": (folder / "run" / "logs" / "csv" / "metrics.csv").read_text(),
+    }
+
+
 # -- what ends the run -------------------------------------------------------------------------------------
 
 
@@ -485,7 +528,7 @@ PARTS: dict[str, Callable[[Report], Report]] = {
     part.__name__: part
     for part in (
         *(logs, saves, trainers, best, decisions, guards, clocks, equals, profiles),
-        *(alone, refusals, borne, memories, fails, cannot_save),
+        *(alone, refusals, borne, memories, survives, fails, cannot_save),
     )
 }
 
