@@ -26,10 +26,10 @@ from tachograph.states.errors import CallerError
 from . import storage
 from .ranks import RankFailed, Ranks, join
 
-LIMIT = 30.0
+LIMIT = 20.0
 """Seconds that a process has to end by itself after another rank has failed; then it is ended."""
 _LOOKS_EVERY = 0.5
-_TO_FINISH = 10.0  # seconds that is waited for other ranks' work after one has failed
+_TO_FINISH = 5.0  # seconds that is waited for other ranks' work after one has failed
 _FAILED = "failed"
 _SAID = 100_000  # characters of a traceback that travel
 
@@ -80,7 +80,7 @@ class Processes(Ranks):
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
         self.lag = 0
         self.limit = LIMIT
-        self._group = dist.new_group(backend="gloo")
+        self._group: Any = dist.new_group(backend="gloo")
         number = len(_names)
         _names.append(number)
         c10d: Any = dist.distributed_c10d
@@ -92,6 +92,8 @@ class Processes(Ranks):
         self._watch: threading.Thread | None = None
         self._broken = False
         self._told: dict[str, Any] | None = None  # what was read of the first failure
+        self._hook = sys.excepthook
+        sys.excepthook = self._outside_a_run
 
     @property
     def there(self) -> bool:
@@ -199,6 +201,11 @@ class Processes(Ranks):
         if self.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             self._wait_for_readers(first["rank"])  # the store is this process's, and goes with it
 
+    def _outside_a_run(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        """Tell the others of an error that ends this rank's script, wherever it struck."""
+        self._hook(kind, error, trace)
+        self.note_failure(error, "in its script")
+
     def _break(self) -> None:
         """Take the process groups down, so that nobody waits for this rank in a collective."""
         self._broken = True
@@ -206,6 +213,7 @@ class Processes(Ranks):
         take_down = getattr(dist.distributed_c10d, "_abort_process_group", dist.destroy_process_group)
         with suppress(Exception):
             take_down()
+        self._group = None  # a gloo group closes its connections when nobody holds it any more
 
     def _wait_for_readers(self, failed: int) -> None:
         end = time.monotonic() + 5.0

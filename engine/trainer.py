@@ -7,6 +7,7 @@ the settings. What is counted, decided and recorded is the machine's and the eng
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -317,11 +318,19 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
                 self.say(f"{end.stop_asked or 'the limit is reached already'}: nothing was run")
             return end
         except KeyboardInterrupt:
-            if not (arguments.interactive() if catch_KeyboardInterrupt is None else catch_KeyboardInterrupt):
+            if not self._swallows(catch_KeyboardInterrupt):
                 raise
             return self.trainer_state  # type: ignore[no-any-return]
         finally:
             self._limits.end()
+
+    def _swallows(self, asked: bool | None) -> bool:
+        """Say whether a run returns normally after Ctrl-C; several processes must end, each of them."""
+        if self.ranks.world_size == 1:
+            return arguments.interactive() if asked is None else asked
+        if asked:
+            warnings.warn("catch_KeyboardInterrupt has no effect in several processes: all of them end", stacklevel=4)
+        return False
 
     def stop(self, reason: str = "stop()") -> None:
         """Ask the run to stop at the next transition, or when `min_epochs` are done; see `Engine.stop`."""

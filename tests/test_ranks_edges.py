@@ -106,6 +106,16 @@ def test_a_signal_at_any_rank_ends_all_after_the_same_transition(
         assert not differences(straight, resumed)
 
 
+def test_ctrl_c_at_one_rank_ends_all_whatever_is_to_be_caught(forks: RankForks, tmp_path: Path) -> None:
+    """A2.R1. R30."""
+    reports, ended = ask(forks, tmp_path, 1, what="SIGINT", on=[1], catch=True)
+    expect_together(tmp_path, reports)
+    for rank in ended:
+        assert "KeyboardInterrupt" in rank.err
+        assert "catch_KeyboardInterrupt has no effect in several processes" in rank.err
+    assert len({tuple(report["snapshots"]) for report in reports}) == 1
+
+
 def test_a_time_limit_that_is_over_on_one_rank_ends_all(forks: RankForks, tmp_path: Path) -> None:
     reports, _ = ask(forks, tmp_path, what="", on=[1], max_time=1.0, slowly=0.1)
     state = expect_together(tmp_path, reports)

@@ -73,6 +73,15 @@ def test_a_rank_that_is_gone_without_a_word_ends_the_others(
     expect_gone(pids)
 
 
+@pytest.mark.parametrize("on", [0, 1])
+def test_a_rank_whose_trainer_cannot_be_built_tells_the_others_why(forks: RankForks, run_dir: Path, on: int) -> None:
+    """R17. R62: only one rank's loader is empty."""
+    ended = forks.run(2, 60, work="fail", where="construction", on=on, run_dir=str(run_dir))
+    assert [rank.status for rank in ended] == [1, 1]
+    assert "train_dataloader is empty" in ended[on].err
+    assert f"rank {on} failed in its script: CallerError: train_dataloader is empty" in ended[1 - on].err
+
+
 def test_a_rank_that_waits_elsewhere_is_ended_within_the_limit(forks: RankForks, run_dir: Path) -> None:
     """R17. B20."""
     began = time.monotonic()

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,7 +146,7 @@ def _done(work: Callable[[dict[str, Any]], None], job: dict[str, Any], port: int
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     except BaseException:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type] # as a script ends
         return 1
     finally:
         sys.stdout.flush()

@@ -67,6 +67,8 @@ def plant(trainer: Trainer, where: str) -> None:
 
 def fail(job: dict[str, Any]) -> None:
     """Run a job in which the rank `on` fails at `where`; another may be `asleep` at that time."""
+    if job["where"] == "construction":
+        job |= {"own": True, "empty": job["rank"] == job["on"]}
     trainer = build(job)
     ranks: Any = trainer.ranks
     ranks.limit = job.get("limit", 20)
@@ -108,7 +110,7 @@ def ask(job: dict[str, Any]) -> None:
     if "max_time" in job and job["rank"] in job["on"]:
         trainer._limits.max_time = job["max_time"]
     try:
-        trainer.run(resume_from="auto")
+        trainer.run(resume_from="auto", catch_KeyboardInterrupt=job.get("catch"))
     finally:
         state = trainer.trainer_state.to_dict()
         report = {"state": state, "snapshots": heard}

@@ -32,13 +32,13 @@ def build(job: dict[str, Any]) -> Trainer:
     torch.manual_seed(1000 + job["rank"] + job.get("foreign", 0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=60)
+    points, workers = Points(job.get("n", 28), 1), job.get("workers", 0)
+    loader = DataLoader(points, batch_size=job.get("batch", 2), shuffle=True, num_workers=workers)
     heard: list[Any] = [Heard()] if job.get("heard", True) else []
     return Trainer(
         model,
         job.get("driver", "torch_ddp"),
-        DataLoader(
-            Points(job.get("n", 28), 1), batch_size=job.get("batch", 2), shuffle=True, num_workers=job.get("workers", 0)
-        ),
+        [] if job.get("empty") else loader,
         [optimizer],
         n_epochs=job.get("n_epochs", 2),
         validate_dataloaders=DataLoader(Points(6, 2), batch_size=4),
@@ -46,6 +46,7 @@ def build(job: dict[str, Any]) -> Trainer:
         validate_every=(5, -1),
         accumulation_steps=job.get("accumulation", 1),
         precision=job.get("precision"),
+        use_dist_sampler=False if job.get("own") else None,
         torch_kwargs={"gradscaler_kwargs": {"init_scale": 64.0, "growth_interval": 2}},
         callbacks=[LRSchedule(schedule, "update"), *heard],
         run_dir=job["run_dir"],
