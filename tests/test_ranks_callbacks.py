@@ -290,7 +290,7 @@ def test_norms_rates_averages_and_results_are_the_same_on_all_ranks(reports: dic
 def test_each_rank_gets_its_own_memory_back_and_a_new_one_that_of_rank_0(forks: RankForks, tmp_path: Path) -> None:
     """SV10."""
     for world, n_epochs, took in ((1, 1, [None]), (2, 2, [0, 0]), (2, 3, [0, 1])):
-        read = launched(forks, tmp_path, "memories", world=world, n_epochs=n_epochs)
+        read = launched(forks, tmp_path, "memories", world=world, n_epochs=n_epochs, samples=16)
         assert [report["was"] for report in read["memories"]] == took
 
 
@@ -314,6 +314,24 @@ def test_where_each_rank_holds_a_share_of_the_weights_all_of_it_is_so_too(forks:
         del report["spikes"]["told"], report["continue"]["told"]
     assert first == second
     assert read["equals"][0] == read["equals"][1]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("driver", ["torch_ddp", "torch_fsdp"])
+def test_four_ranks_decide_and_save_as_two_do(forks: RankForks, tmp_path: Path, driver: str) -> None:
+    """K2, K4, K9, R17, SV10."""
+    parts = ("saves", "trainers", "best", "decisions", "guards", "clocks", "equals")
+    read = launched(forks, tmp_path, *parts, world=4, driver=driver)
+    for part in ("decisions", "clocks", "equals"):
+        assert all(report == read[part][0] for report in read[part])
+    for report in read["saves"]:
+        assert all(report[name] == read["saves"][0][name] for name in ("queue", "regular", "best", "loaded"))
+    for report in read["trainers"]:
+        assert report["ended"] == {"midst": True, "after": True, "last": True}
+    for where in ("memory", "folder"):
+        assert len({report[where]["ended"] for report in read["best"]}) == 1
+    for name in ("nan", "loss", "stop", "spike"):
+        assert all(report[name] == read["guards"][0][name] for report in read["guards"])
 
 
 @pytest.mark.parametrize(

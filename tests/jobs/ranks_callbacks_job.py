@@ -110,7 +110,7 @@ def trainer_of(job: Report, name: str, callbacks: Any = (), **more: Any) -> Trai
     return Trainer(
         model,
         job.get("driver", "torch_ddp"),
-        DataLoader(Numbers(16), batch_size=2, shuffle=True),
+        DataLoader(Numbers(job.get("samples", 8 * job["world"])), batch_size=2, shuffle=True),
         [optimizer],
         validate_dataloaders=DataLoader(Numbers(6), batch_size=2),
         metrics={"loss": "loss"},
