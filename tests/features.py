@@ -18,48 +18,9 @@ LISTED = ROOT / "tests" / "features.txt"
 AT_MOST = 3
 """How many tests are named for an id; the others are counted."""
 
-WAITING: dict[str, str] = {
-    "A2.R1": "one process only, so far",
-    "B9": "gradients are exchanged by a driver of many processes",
-    "B20": "barriers belong to a driver of many processes",
-    "B21": "sums over ranks belong to a driver of many processes",
-    "D3": "DDP belongs to a driver of many processes",
-    "D5": "launching belongs to a driver of many processes",
-    "D6": "several machines belong to a driver of many processes",
-    "D7": "other processes' output belongs to a driver of many processes",
-    "D8": "agreement between ranks belongs to a driver of many processes",
-    "D9": "gloo belongs to a driver of many processes",
-    "D10": "rank 0 belongs to a driver of many processes",
-    "D11": "gathering belongs to a driver of many processes",
-    "D13": "sharded models need a driver of their own",
-    "N6": "launching belongs to a driver of many processes",
-    "N7": "the choice of a backend belongs to a driver of many processes",
-    "N9": "other ranks belong to a driver of many processes",
-    "R08": "ranks belong to a driver of many processes",
-    "R15": "ranks belong to a driver of many processes",
-    "R17": "ranks belong to a driver of many processes",
-    "R30": "ranks belong to a driver of many processes",
-    "R46": "ranks belong to a driver of many processes",
-    "SV10": "ranks belong to a driver of many processes",
-    "SW4": "ranks belong to a driver of many processes",
-    "SW5": "ranks belong to a driver of many processes",
-    "SW6": "ranks belong to a driver of many processes",
-}
+WAITING: dict[str, str] = {}
 """Ids that no test shows yet, and why."""
-PARTLY: dict[str, str] = {
-    "B26": "other ranks",
-    "B27": "other ranks",
-    "C6": "exactness over ranks",
-    "D12": "the rank's part of the seed",
-    "M2": "ranks in a run; the metrics do it",
-    "M3": "ranks in a run; the metrics do it",
-    "R51": "another number of ranks in a run; the samplers do it",
-    "R58": "ranks; on one process, what isn't shared is read once",
-    "SA5": "ranks in a run; the samplers do it",
-    "T1": "a `DistributedDataParallel`, which a driver of many processes takes",
-    "T5": "several devices, which are refused by a driver of one",
-    "T21": "what is meant for many processes, which changes nothing on one",
-}
+PARTLY: dict[str, str] = {}
 """Ids that tests show in part, and what waits."""
 
 _ID = re.compile(r"(?<![\w./-])((?:A[28]\.)?[A-Z]{1,2}\d{1,2})(?!\w)")

@@ -162,7 +162,7 @@ def test_from_any_position_each_sample_comes_once_and_the_length_is_that_of_the_
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_sample_s_augmentation_does_not_depend_on_the_number_of_ranks(workers: int) -> None:
-    """R51, R26."""
+    """R51. R26. D12: nor does a worker's, which has no generators of a rank."""
 
     def loader(rank: int) -> Any:
         return DataLoader(all_sources(), batch_size=2, shuffle=True, num_workers=workers)
