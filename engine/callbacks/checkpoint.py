@@ -57,7 +57,8 @@ class Checkpoint(Callback):
         model_save_fn: `f(folder)`, writes the model in a way of your own.
         save_object: "model", "weights" (the same, whatever the model) or "trainer".
         save_evaluate_results: put the results into each save of the best, as `tachograph_evaluate_results.json`.
-        every: save at the first batch that is done when so much time has passed, "10min" say.
+        every: save at the first batch that is done when so much time has passed, "10min" say; many ranks ask each other
+            after every batch then.
         keep_last: of what `every_n_epochs`, `every_n_batches` and `every` saved, keep the last n; None: all.
         spellings: `is_trainer_checkpoint`, `save_folder`, `save_every_n_epochs`, `save_every_n_global_batches`,
             `save_last`, `save_topk` and `save_on_exception` are taken for the above.

@@ -26,7 +26,8 @@ class MoreEvaluate(Callback):
 
     Training doesn't notice it, by no bit. Its results go to the loggers through `trainer.log`, under their names. An
     evaluation that a signal interrupts is done when the run goes on; one that a crash had cut off is done again. Of
-    many ranks it is due on all where a clock or a function says so on one.
+    many ranks it is due on all where a clock or a function says so on one, for which they ask each other after every
+    batch.
 
     Args:
         dataloaders: what it evaluates on; see `Evaluator`.
