@@ -143,20 +143,21 @@ def _kill(pids: list[int], rank: int) -> None:
 
 
 def check(job: dict[str, Any]) -> None:
-    """Run every check that has this number of ranks, and leave in the file `out` what went wrong with each."""
+    """Run checks one after the other until one fails, and leave in the folder `out` what went wrong with each."""
     from tests.jobs import fsdp_checks
 
     torch.distributed.init_process_group("gloo")
     found: dict[str, str] = {}
-    for name in job["checks"]:
-        try:
-            getattr(fsdp_checks, name)(Path(job["folder"]))
+    try:
+        for name in job["checks"]:
+            folder = Path(job["folder"]) / name
+            folder.mkdir(exist_ok=True)
+            getattr(fsdp_checks, name)(folder)
             found[name] = ""
-        except BaseException:
-            found[name] = traceback.format_exc()
-            break  # the ranks may be apart now
+        torch.distributed.barrier()
+    except BaseException:
+        found[name] = traceback.format_exc()  # the others learn of it when this process is gone
     (Path(job["out"]) / f"rank-{job['rank']}.json").write_text(json.dumps(found))
-    torch.distributed.barrier()
 
 
 def driver_of(model: nn.Module, **options: Any) -> TorchFSDPDriver:
