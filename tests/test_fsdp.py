@@ -5,7 +5,9 @@ Real processes over gloo on the CPU. What a snapshot's files hold is looked at i
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -27,6 +29,7 @@ from tests.jobs.exact_job import differences
 from tests.jobs.fsdp_checks import CHECKS
 from tests.jobs.fsdp_job import Block, Net
 from tests.jobs.ranks import RankForks
+from tests.test_cli_support import cli
 
 LATER = ("entered", "seen")  # what differs in a resumed process
 
@@ -131,6 +134,7 @@ def test_ranks_that_were_killed_end_with_the_same_bits(
     resumed = run(forks, tmp_path, foreign=seq, **job)
     assert resumed[0]["entered"]
     expect_equal(ended, resumed)
+    assert ended[0]["mesh"] == list(job.get("mesh", [len(ended)]))
     for rank in range(len(ended)):
         assert "diverged" not in [side.kind for side in Journal(tmp_path / "run", rank=rank).sides()]
 
@@ -154,7 +158,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     assert ended[0]["state"]["samples"] == 80
 
 
-def test_a_snapshot_gives_the_weights_of_a_plain_model(straight: Callable[..., Any]) -> None:
+def test_a_snapshot_gives_the_weights_of_a_plain_model(straight: Callable[..., Any], tmp_path: Path) -> None:
     folder, ended = straight(**WAYS[0][1])
     newest = catalogue(folder / "run")[0][-1]
     model = Net()
@@ -164,6 +168,8 @@ def test_a_snapshot_gives_the_weights_of_a_plain_model(straight: Callable[..., A
     driver = choose_driver("torch", Net())
     driver.load_model(newest.path / "model.pt")
     assert not differences(driver.weights(), ended[0]["weights"])
+    assert cli("snapshots", "export", str(folder / "run"), "-o", str(tmp_path / "model.pt")).status == 0
+    assert not differences(dict(torch.load(tmp_path / "model.pt", weights_only=True)), ended[0]["weights"])
 
 
 @pytest.mark.parametrize("kept", ["memory", pytest.param("file", marks=pytest.mark.sweep)])
@@ -230,6 +236,15 @@ def test_pieces_that_are_missing_are_named(tmp_path: Path) -> None:
         piece_files.read(tmp_path, WHOLE, Share(), 1)
     with pytest.raises(RestoreFault, match="speaks of 'x', and no rank wrote a piece of it"):
         piece_files.read(tmp_path, ["x"], Share(), 1)
+
+
+def test_a_disk_that_is_full_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("tachograph.drivers.hashing.os.write", full)
+    with pytest.raises(OSError, match="No space left"):
+        piece_files.write(cut(Share()), tmp_path, 0)
 
 
 def test_pieces_are_taken_out_of_a_tree_and_put_in_again() -> None:

@@ -225,6 +225,22 @@ def weights_are_those_of_rank_0(folder: Path) -> None:
     assert all(torch.equal(weights[name], expected[0][name]) for name in own)
 
 
+def a_step_that_failed_is_tidied_up(folder: Path) -> None:
+    driver = driver_of(plain())
+    step(driver, batch(), sync=False)
+    handle = driver.model.blocks[1].register_forward_pre_hook(_fail)
+    with pytest.raises(ValueError, match="planted"):
+        driver.train_step(batch())
+    handle.remove()
+    driver.tidy_up()
+    step(driver, batch())
+    expect_close(gradients(driver.model), in_one_process())
+
+
+def _fail(*_: Any) -> None:
+    raise ValueError("planted")
+
+
 # -- precision ---------------------------------------------------------------------------------------------
 
 

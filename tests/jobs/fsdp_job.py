@@ -131,7 +131,7 @@ def train(job: dict[str, Any]) -> None:
     trainer.run(resume_from="auto")
     if "out" in job:
         found = {**storage.mapped(outcome(trainer), lambda t: local(t).detach()), "weights": driver.weights()}
-        found |= {"entered": entered, "seen": driver.model.seen}
+        found |= {"entered": entered, "seen": driver.model.seen, "mesh": list(driver._mesh.shape)}
         torch.save(found, Path(job["out"]) / f"rank-{job['rank']}.pt")
 
 
