@@ -300,8 +300,8 @@ def test_where_each_rank_holds_a_share_of_the_weights_all_of_it_is_so_too(forks:
     read = launched(forks, tmp_path, *parts, driver="torch_fsdp")
     first, second = read["saves"]
     assert [report["calls"] for report in (first, second)] == [{"save": 1, "load": 1}] * 2
-    assert first == second
-    assert first["loaded"] == first["weights"]
+    assert all(first[name] == second[name] for name in ("queue", "regular", "best", "loaded"))
+    assert first["loaded"] == first["weights"]  # until then each rank has buffers of its own
     for report in read["trainers"]:
         assert report["ended"] == {"midst": True, "after": True, "last": True}
         assert "model_save_fn is called by rank 0 alone here" in report["refused"][0]
