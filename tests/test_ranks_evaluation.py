@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from tachograph.drivers import NO_BATCH
+from tachograph.drivers.ranks import Ranks
+from tachograph.drivers.share import Share
 from tachograph.engine import Journal
 from tachograph.engine.snapshots import catalogue
+from tachograph.engine.turns import Turns
 from tests.jobs import ranks_evaluation_job as job
 from tests.jobs.exact_job import differences
 from tests.jobs.ranks import Ended, RankForks
@@ -189,3 +193,22 @@ def test_an_error_in_the_validation_of_one_rank_ends_all_of_them(forks: RankFork
     assert "RankFailed: rank 1 failed in state 'validate'" in ended[0].err
     assert "ValueError: no score" in ended[0].err
     assert "in batch 3 of the evaluation loader, which holds the samples [6, 7]" in ended[0].err
+
+
+class Second(Ranks):
+    """The second of two ranks, the first of which is done at once."""
+
+    rank, world_size = 1, 2
+
+    def agree(self, bits: int) -> int:
+        return bits
+
+
+@pytest.mark.parametrize(("rounds", "asked"), [(1, [True, False, False]), (4, [True] * 4), (None, [True] * 3)])
+def test_a_loader_that_has_another_length_than_it_says_is_read_to_its_end(rounds: Any, asked: list[bool]) -> None:
+    """R15. And what all ranks must do equally often they do as often as was said."""
+    share = Share(batches=lambda: (_ for _ in "abc"), length=None, rounds=rounds, is_apart=lambda: True)
+    turns = Turns(Second(), share, -1)
+    held = [(batch, turns.of_all) for batch in turns.of(share.batches())]
+    assert [batch for batch, _ in held if batch is not NO_BATCH] == ["a", "b", "c"]
+    assert [of_all for _, of_all in held] == asked
