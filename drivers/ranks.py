@@ -25,11 +25,13 @@ class Ranks:
         rank: this process's number, from 0.
         world_size: how many processes train together.
         local_rank: its number among those of this machine.
+        lag: votes after which a ballot is counted; 0: at once.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
+    lag: int = 0
 
     @property
     def first(self) -> bool:

@@ -1,8 +1,9 @@
 """What the ranks agree on between two transitions, so that all of them take the same edge.
 
 Each rank casts a ballot after every transition but those into *step*, whose batch is in hand. It says what was asked
-for here: a snapshot, a stop, the end of an epoch, a signal. What any rank asked for, all do, after the same transition.
-On the CPU a ballot is counted at once; on an accelerator some transitions later, so that no host waits for another.
+for here: a snapshot, a stop, the end of an epoch, a signal; and whether a snapshot is still being written. What any
+rank asked for, all do, after the same transition, and after the same one they hear of a snapshot that is done. On the
+CPU a ballot is counted at once; on an accelerator some transitions later, so that no host waits for another.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from . import saving
 if TYPE_CHECKING:
     from .engine import Engine
 
-SNAPSHOT, SIGNAL, ASKED = 1, 2, 4
+SNAPSHOT, SIGNAL, ASKED, WRITING = 1, 2, 4, 8
 _IN_HAND = frozenset({"step"})
 """States in which no ballot is cast."""
 
@@ -32,6 +33,8 @@ class Together:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
         self.signal: int | None = None
+        self._cast = 0  # ballots so far
+        self._begun = 0  # those before the last snapshot was begun
 
     def ask(self, field: str, reason: str) -> None:
         """Ask that a field of every rank's state gets a reason, where it has none."""
@@ -42,8 +45,8 @@ class Together:
         engine._attention = False
         engine._do_what_waits()
         if engine.trainer_state.state in _IN_HAND:
-            saving.collect(engine)
             return
+        self._cast += 1
         agreed = engine.ranks.vote(self._bits(engine))
         if agreed & ASKED:
             self._give_reasons(engine)
@@ -52,7 +55,9 @@ class Together:
             engine._snapshot_asked = False
             saving.wait(engine)
             engine._snapshot()
-        saving.collect(engine)
+            self._begun = self._cast
+        elif not agreed & WRITING and self._cast - engine.ranks.lag > self._begun:
+            saving.collect(engine)  # it is done on all ranks
         if agreed & SIGNAL and not final:
             engine._signal = next(number for number in engine.ranks.gather(self.signal) if number is not None)
             engine._commit(engine.give_up())
@@ -62,7 +67,8 @@ class Together:
         if reason and not engine.trainer_state.stop_asked:
             self.ask("stop_asked", reason)
         signal = 0 if self.signal is None else SIGNAL
-        return SNAPSHOT * engine._snapshot_asked | signal | ASKED * bool(self.asked)
+        writing = engine._recorder is not None and engine._recorder.snapshots.writing
+        return SNAPSHOT * engine._snapshot_asked | signal | ASKED * bool(self.asked) | WRITING * writing
 
     def _give_reasons(self, engine: Engine) -> None:
         """Put what the ranks asked for into the state; of two reasons for one thing, that of the lower rank."""

@@ -105,7 +105,7 @@ def ask(job: dict[str, Any]) -> None:
             threading.Timer(delay, os.kill, (os.getpid(), number)).start() if delay else os.kill(os.getpid(), number)
 
     trainer.on("on_train_batch_end", act)
-    trainer.on("on_after_snapshot", lambda trainer, path: heard.append(path.name))
+    trainer.on("on_after_snapshot", lambda trainer, path: heard.append([path.name, trainer.trainer_state.seq]))
     after_everyone(trainer, lambda trainer: time.sleep(job.get("slowly", 0)))
     if "max_time" in job and job["rank"] in job["on"]:
         trainer._limits.max_time = job["max_time"]
