@@ -69,7 +69,14 @@ class TorchDDPDriver(ManyProcesses):
         depends on them, and a resumed run's first step must add as the straight run's.
         """
         assert self.wrapped is not None
-        if self._ddp_options.get("static_graph") or self._ddp_options.get("find_unused_parameters"):
+        arranged_once = self._ddp_options.get("static_graph") or self._ddp_options.get("find_unused_parameters")
+        if self.ranks.world_size <= 2 or arranged_once:
+            return
+        if any(parameter._post_accumulate_grad_hooks for parameter in self.model.parameters()):  # type: ignore[attr-defined]
+            self._told(
+                "the model has hooks on its gradients, which a trial would set off, so DDP arranges its buckets after "
+                "the first batch: after a resume, the first sums of more than two ranks may differ in their last bit"
+            )
             return
         with self._called.instead(lambda batch: _nothing(self.model)):
             for _ in range(2):  # the second forward pass arranges them

@@ -145,12 +145,23 @@ def a_method_of_the_model_is_called_through_the_wrapper(folder: Path) -> None:
     assert model.w.grad.item() == 2.0  # type: ignore[union-attr]
 
 
-def the_buckets_are_settled_before_the_first_step(folder: Path) -> None:
+def the_buckets_of_more_than_two_ranks_are_settled_before_the_first_step(folder: Path) -> None:
     """C6: a resumed run's first step adds as the straight run's, whose buckets were arranged long before."""
-    driver = driver_of(MLP())
-    assert all(p.grad is None for p in driver.model.parameters())
-    reducer = driver.wrapped.reducer  # type: ignore[union-attr]
-    assert not reducer._rebuild_buckets()
+    heard: list[str] = []
+    for hooked in (False, True):
+        driver = TorchDDPDriver(MLP(), "cpu")
+        driver.tell = heard.append
+        driver.set_optimizers(torch.optim.SGD(driver.model.parameters(), lr=0.1))
+        driver.set_dataloader(DataLoader(Numbers(8), batch_size=2))
+        if hooked:
+            next(driver.model.parameters()).register_post_accumulate_grad_hook(lambda p: heard.append("hook"))
+        driver.ranks.world_size = 3  # as far as setup() knows
+        driver.setup(0, False)
+        driver.ranks.world_size = 2
+        assert all(p.grad is None for p in driver.model.parameters())
+        driver.backward(driver.train_step({"x": torch.ones(2, 6), "y": torch.tensor([0, 1])})["loss"], 1)
+        assert driver.wrapped.reducer._rebuild_buckets() == hooked  # type: ignore[union-attr]
+    assert [text.partition(",")[0] for text in heard] == ["the model has hooks on its gradients", "hook"]
 
 
 # -- options and hints -------------------------------------------------------------------------------------

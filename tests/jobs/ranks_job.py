@@ -15,6 +15,14 @@ from tests.jobs.exact_job import Heard, Net, NoisyLoss, Points, after_everyone, 
 from tests.jobs.ranks import serve_ranks
 
 
+class HeadFirst(Net):
+    """The model, whose gradients come in another order than its parameters stand in: DDP arranges them anew."""
+
+    def __init__(self, overflows: bool) -> None:
+        super().__init__(overflows)
+        self.body = self._modules.pop("body")  # type: ignore[assignment]
+
+
 class MeanLoss(NoisyLoss):
     """A metric that is joined over ranks."""
 
@@ -28,7 +36,7 @@ class MeanLoss(NoisyLoss):
 
 def build(job: dict[str, Any]) -> Trainer:
     torch.manual_seed(7)
-    model = Net(job.get("precision") == "fp16")
+    model = HeadFirst(job.get("precision") == "fp16")
     torch.manual_seed(1000 + job["rank"] + job.get("foreign", 0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=60)
