@@ -197,6 +197,7 @@ class Subject:
     def evaluated(self, driver: Driver, loader: Any, most: int = -1) -> list[Any]:
         """Evaluate as an engine does, on so many batches; the outputs as plain data."""
         outputs: list[Any] = []
+        turns = self._turns(driver, loader, most)
         driver.evaluates = True
         try:
             with driver.forked(), driver.evaluating(driver.model):
@@ -206,9 +207,17 @@ class Subject:
                         if len(outputs) == most:
                             break
                         outputs.append(driver.plain(driver.to_host(evaluate(driver.to_device(raw)))))
+                for _ in range(turns - len(outputs)):
+                    evaluate(driver.to_device(raw))  # other ranks wait for it
         finally:
             driver.evaluates = False
         return outputs
+
+    @staticmethod
+    def _turns(driver: Driver, loader: Any, most: int) -> int:
+        """How often each rank calls the model in an evaluation, where that must be equally often; else 0."""
+        rounds = driver.share_of(loader).rounds if driver.keeps_step else None
+        return 0 if rounds is None else rounds if most < 0 else min(rounds, most)
 
 
 def overrides(driver: Driver, name: str) -> bool:

@@ -116,7 +116,16 @@ class FSDPSubject(TorchSubject):
     name = "torch_fsdp"
 
 
-RANKS: dict[str, type] = {"ddp": DDPSubject, "ddp fp16": DDPHalfSubject, "fsdp": FSDPSubject}
+class FSDPHalfSubject(FSDPSubject):
+    options = FP16
+
+
+RANKS: dict[str, type] = {
+    "ddp": DDPSubject,
+    "ddp fp16": DDPHalfSubject,
+    "fsdp": FSDPSubject,
+    "fsdp fp16": FSDPHalfSubject,
+}
 
 
 def work(job: dict[str, Any]) -> None:
