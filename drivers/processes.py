@@ -52,7 +52,7 @@ def joined(on_cpu: bool, lag: int) -> Processes:
                 "there is no group of processes to train in: launch the script with torchrun, give a device for each "
                 "process (device=['cpu', 'cpu']), or call torch.distributed.init_process_group first"
             )
-        dist.init_process_group("gloo" if on_cpu else None)
+        _form_group("gloo" if on_cpu else None)
     group = dist.group.WORLD
     held = _held.get(group)
     if held is None:
@@ -61,6 +61,22 @@ def joined(on_cpu: bool, lag: int) -> Processes:
     held.lag = lag
     join(held)
     return held
+
+
+def _form_group(backend: str | None) -> None:
+    """Form the group of a launch.
+
+    torchrun's store outlives a restart of its processes, with the addresses of those that are gone. The new ones would
+    wait for them now and then, so each attempt has keys of its own.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        dist.init_process_group(backend)
+        return
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    server = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    c10d: Any = dist.distributed_c10d
+    store = c10d.PrefixStore(f"attempt/{_attempt()}", c10d.TCPStore(*server, world, is_master=False))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
 
 
 _held: dict[Any, Processes] = {}  # those of the group that there is: a second trainer votes in the same
