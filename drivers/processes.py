@@ -7,6 +7,7 @@ ended by itself in time.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -58,6 +59,8 @@ def joined(on_cpu: bool, lag: int) -> Processes:
     if held is None:
         _held.clear()
         held = _held[group] = Processes()
+        atexit.unregister(_let_go)
+        atexit.register(_let_go)
     held.lag = lag
     join(held)
     return held
@@ -77,6 +80,15 @@ def _form_group(backend: str | None) -> None:
     c10d: Any = dist.distributed_c10d
     store = c10d.PrefixStore(f"attempt/{_attempt()}", c10d.TCPStore(*server, world, is_master=False))
     dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+
+
+def _let_go() -> None:
+    """Wait for gloo's threads at the end of the process.
+
+    They let go of a collective's tensors when it is done, for which they need the interpreter: one that ends meanwhile
+    aborts the process, with status 134, though all has gone well.
+    """
+    time.sleep(0.1)
 
 
 _held: dict[Any, Processes] = {}  # those of the group that there is: a second trainer votes in the same
