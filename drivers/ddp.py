@@ -5,6 +5,8 @@ The exchange is `DistributedDataParallel`'s. What is dealt out to which rank, an
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -14,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tachograph.states.errors import CallerError
+from tachograph.states.errors import CallerError, nearest
 
 from . import buffers
 from .many import ManyProcesses
@@ -44,7 +46,7 @@ class TorchDDPDriver(ManyProcesses):
         if given is not None and ddp_options:
             raise CallerError("the model is a DistributedDataParallel already: give it its options there")
         super().__init__(*((model, device) if given is None else (given.module, _device_of(given))), **options)
-        self._ddp_options = dict(ddp_options or {})
+        self._ddp_options = _checked(ddp_options)
         if self._ddp_options.pop("sync_batchnorm", False):
             self._synchronize_batch_norms()
         self.wrapped: DistributedDataParallel | None = given
@@ -109,7 +111,9 @@ class TorchDDPDriver(ManyProcesses):
         """Say which parameters had no part in the loss, if that is what DDP complains about."""
         if "find_unused_parameters" not in str(error):
             return error
-        unused = [n for n, p in self.model.named_parameters() if p.requires_grad and p.grad is None]
+        names = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        told = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
+        unused = [names[int(index)] for index in told[1].split()] if told else []
         named = ", ".join(unused[:5]) + (", ..." if len(unused) > 5 else "")
         return CallerError(
             f"parameters had no part in the loss of a step{f' ({named})' if named else ''}, so the ranks waited for "
@@ -200,6 +204,16 @@ def _module_of(wrapped: DistributedDataParallel, module: nn.Module) -> Iterator[
         yield
     finally:
         wrapped.module = held
+
+
+def _checked(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Refuse options that `DistributedDataParallel` doesn't take."""
+    known = {*inspect.signature(DistributedDataParallel.__init__).parameters, "sync_batchnorm"}
+    known -= {"self", "module", "device_ids", "output_device", "device_mesh", "process_group", "dim"}
+    for name in options or ():
+        if name not in known:
+            raise CallerError(f"DistributedDataParallel has no option {name!r} to choose. {nearest(name, known)}")
+    return dict(options or {})
 
 
 def _nothing(model: nn.Module) -> torch.Tensor:

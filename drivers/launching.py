@@ -65,7 +65,8 @@ def again() -> list[str]:
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     prompt = hasattr(sys, "ps1") or bool(sys.flags.interactive) or hasattr(builtins, "get_ipython")
-    if file is None or prompt or multiprocessing.parent_process() is not None:
+    piped = main.__spec__ is None and not os.path.isfile(file or "")  # python - < script
+    if file is None or piped or prompt or multiprocessing.parent_process() is not None:
         raise CallerError(
             "several devices or processes are asked for, and each runs the script anew: here there is no script to "
             "run. Put the code into a file and start it with `python file.py`, or with "

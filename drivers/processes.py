@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import sys
 import threading
@@ -27,8 +28,12 @@ from tachograph.states.errors import CallerError
 from . import storage
 from .ranks import RankFailed, Ranks, join
 
+logger = logging.getLogger("tachograph")
+
 LIMIT = 20.0
 """Seconds that a process has to end by itself after another rank has failed; then it is ended."""
+PATIENCE = 60.0
+"""Seconds after which a rank says that it waits for the others."""
 _LOOKS_EVERY = 0.5
 _TO_FINISH = 5.0  # seconds that is waited for other ranks' work after one has failed
 _FAILED = "failed"
@@ -47,7 +52,8 @@ def joined(on_cpu: bool, lag: int) -> Processes:
     """
     if not dist.is_available():
         raise CallerError("this build of torch has no torch.distributed: use driver='torch'")
-    if not dist.is_initialized():
+    formed = not dist.is_initialized()
+    if formed:
         if not os.environ.get("RANK"):
             raise CallerError(
                 "there is no group of processes to train in: launch the script with torchrun, give a device for each "
@@ -58,7 +64,7 @@ def joined(on_cpu: bool, lag: int) -> Processes:
     held = _held.get(group)
     if held is None:
         _held.clear()
-        held = _held[group] = Processes()
+        held = _held[group] = Processes(ours=formed)
         atexit.unregister(_let_go)
         atexit.register(_let_go)
     held.lag = lag
@@ -77,8 +83,8 @@ def _form_group(backend: str | None) -> None:
         return
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     server = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    c10d: Any = dist.distributed_c10d
-    store = c10d.PrefixStore(f"attempt/{_attempt()}", c10d.TCPStore(*server, world, is_master=False))
+    api: Any = dist  # whose exports no stub names
+    store = api.PrefixStore(f"attempt/{_attempt()}", api.TCPStore(*server, world, is_master=False))
     dist.init_process_group(backend, store=store, rank=rank, world_size=world)
 
 
@@ -97,12 +103,16 @@ _held: dict[Any, Processes] = {}  # those of the group that there is: a second t
 class Processes(Ranks):
     """The ranks of the default process group.
 
+    Args:
+        ours: that group was formed here, and is taken down when a rank fails; one of the user's is left as it is.
+
     Attributes:
         lag: votes after which a ballot is counted; 0: at once.
         limit: seconds that a process has to end by itself after another rank has failed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ours: bool = True) -> None:
+        self._ours = ours
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self._size = self.world_size  # `alone` or not
         self.local_rank = int(os.environ.get("LOCAL_RANK", self.rank))
@@ -111,8 +121,9 @@ class Processes(Ranks):
         self._group: Any = dist.new_group(backend="gloo")
         number = len(_names)
         _names.append(number)
-        c10d: Any = dist.distributed_c10d
-        self._store = c10d.PrefixStore(f"tachograph/{_attempt()}/{number}", c10d._get_default_store())
+        api: Any = dist
+        default = api.distributed_c10d._get_default_store()
+        self._store = api.PrefixStore(f"tachograph/{_attempt()}/{number}", default)
         self._bits = torch.zeros(1, dtype=torch.int64)
         self._ballots: deque[tuple[torch.Tensor, Any]] = deque()
         self._alone = 0
@@ -120,6 +131,7 @@ class Processes(Ranks):
         self._watch: threading.Thread | None = None
         self._broken = False
         self._told: dict[str, Any] | None = None  # what was read of the first failure
+        self._waits_since: float | None = None
         self._hook = sys.excepthook
         sys.excepthook = self._outside_a_run
 
@@ -188,10 +200,14 @@ class Processes(Ranks):
     @contextmanager
     def _together(self) -> Iterator[None]:
         """Run a collective; one that breaks says why."""
+        self._waits_since = time.monotonic()
         try:
             yield
         except RuntimeError as error:
-            raise self.reason(error) from error
+            reason = self.reason(error)
+            raise reason from (None if reason is not error else error.__cause__)
+        finally:
+            self._waits_since = None
 
     # -- failing -------------------------------------------------------------------------------------------
 
@@ -240,7 +256,7 @@ class Processes(Ranks):
         self._alone += 1  # what listeners still ask of the others is answered by this rank alone
         take_down = getattr(dist.distributed_c10d, "_abort_process_group", dist.destroy_process_group)
         with suppress(Exception):
-            take_down()
+            take_down(*([] if self._ours else [self._group]))
         self._group = None  # a gloo group closes its connections when nobody holds it any more
 
     def _wait_for_readers(self, failed: int) -> None:
@@ -275,15 +291,30 @@ class Processes(Ranks):
 
     def _look_out(self) -> None:
         """Wait for the word that a rank failed, and see to it that this process ends."""
+        said: float | None = None
         while not self._over.wait(_LOOKS_EVERY):
             failure = self.failure()
             if failure is None:
+                said = self._say_that_it_waits(said)
                 continue
             if not self._over.wait(self.limit):
                 sys.stderr.write(f"rank {self.rank} didn't end within {self.limit:g} seconds after {failure}\n")
                 sys.stderr.flush()
                 os._exit(1)
             return
+
+    def _say_that_it_waits(self, said: float | None) -> float | None:
+        """Say that the others don't come, once for each time that this rank waits long; return since when it waits."""
+        since = self._waits_since
+        if since is None or since == said or time.monotonic() - since < PATIENCE:
+            return said
+        logger.warning(
+            "rank %d has waited %.0f seconds for the others: one of them is at work elsewhere, or stands still in a "
+            "collective that not all ranks take part in",
+            self.rank,
+            time.monotonic() - since,
+        )
+        return since
 
     # -- from any thread -----------------------------------------------------------------------------------
 

@@ -216,7 +216,8 @@ class TorchDriver(Evaluations, Trials):
     def open_epoch(self, epoch: int, done: int, samples: int | None = None) -> int | None:
         assert self._source is not None, "setup() comes first"
         length = self._source.open(epoch, done, samples)
-        return None if length is None else max(length, done)  # fewer batches may be used now than were consumed
+        cut = length is not None and length < done and self._max_batches > 0
+        return done if cut else length  # fewer batches may be used now than were consumed
 
     def next_batch(self) -> Any:
         source = self._source

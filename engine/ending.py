@@ -52,7 +52,7 @@ def raised(cause: BaseException, error: BaseException) -> NoReturn:
     """Raise what went wrong: an error of this rank, or what another rank's failure has done to it."""
     if cause is error:
         raise error
-    raise cause from error
+    raise cause from None  # a broken connection is its effect, and says no more than it
 
 
 def _fail(engine: Engine, error: BaseException) -> None:
@@ -109,7 +109,7 @@ def close(engine: Engine) -> None:
     if recorder is not None:
         steps[1:1] = [recorder.close]
     if pending is None or engine._heeded:
-        steps[1:1] = [engine.ranks.barrier]  # rank 0 may keep the store, and others may have something to read there yet
+        steps[1:1] = [engine.ranks.barrier]  # rank 0 may keep the store, which others may still have to read
     for step in steps:
         try:
             step()

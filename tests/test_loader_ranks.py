@@ -100,7 +100,8 @@ def test_ranks_take_turns_over_batches_that_are_made_by_others(name: str, n: int
         assert each.ids == one.ids[rank : steps * n : n]
         assert each.length == steps
         assert each.samples == [sum(map(len, one.ids[i * n : i * n + n])) for i in range(steps)]
-    said = [f"the last {left} {'batch' if left == 1 else 'batches'} of epoch 0 of the training loader aren't used"]
+    last, verb = ("the last batch", "isn't") if left == 1 else (f"the last {left} batches", "aren't")
+    said = [f"{last} of epoch 0 of the training loader {verb} used"]
     assert [text.split(":")[0] for text in told] == (said if left else [])
     at = sum(map(len, one.ids[:n]))
     (rest,) = read(1, loader, done=1, samples=at)
@@ -233,7 +234,7 @@ def test_what_can_t_be_dealt_out_is_told_once_an_epoch() -> None:
     """R08: 13 samples for 4 ranks with batches of 1: 1 is left over; with batches of 2 and `drop_last`, 5 are."""
     told: list[str] = []
     found = read(4, lambda rank: DataLoader(Indexed(13), batch_size=1), told=told)
-    assert told == ["the last 1 sample of epoch 0 of the training loader aren't used: there are 4 ranks"]
+    assert told == ["the last sample of epoch 0 of the training loader isn't used: there are 4 ranks"]
     assert in_order(found) == list(range(12))
     told.clear()
     found = read(4, lambda rank: DataLoader(Indexed(13), batch_size=2, drop_last=True), epoch=3, told=told)

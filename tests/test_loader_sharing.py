@@ -126,7 +126,7 @@ def test_a_stream_that_does_not_come_out_even_leaves_its_last_round_out() -> Non
     told: list[str] = []
     found = read(3, lambda rank: DataLoader(Stream(20), batch_size=2), told=told, share=True)
     assert sorted(numbers(found)) == list(range(18))
-    assert told == ["the last 1 batch of epoch 0 of the training loader aren't used: 3 ranks take turns"]
+    assert told == ["the last batch of epoch 0 of the training loader isn't used: 3 ranks take turns"]
 
 
 STREAMS: dict[str, Callable[[int], Any]] = {

@@ -82,6 +82,25 @@ def test_a_rank_whose_trainer_cannot_be_built_tells_the_others_why(forks: RankFo
     assert f"rank {on} failed in its script: CallerError: train_dataloader is empty" in ended[1 - on].err
 
 
+@pytest.mark.parametrize("where", ["step", "listener"])
+def test_a_group_of_the_users_is_there_still_when_a_rank_has_failed(
+    forks: RankForks, run_dir: Path, where: str
+) -> None:
+    """R17. D5."""
+    ended = forks.run(2, 60, work="fail", where=where, on=1, own_group=True, run_dir=str(run_dir))
+    assert [rank.status for rank in ended] == [1, 1]
+    assert ended[1].out == "heard Planted\na group is there\n"
+    assert ended[0].out == "heard RankFailed\na group is there\n"
+    assert "rank 1 failed" in ended[0].err
+
+
+def test_a_rank_that_waits_long_for_the_others_says_so(forks: RankForks, run_dir: Path) -> None:
+    ended = forks.run(2, 60, work="wait", run_dir=str(run_dir))
+    assert [rank.status for rank in ended] == [0, 0]
+    assert ended[0].err.count("rank 0 has waited") == 1
+    assert "rank 1 has waited" not in ended[1].err
+
+
 def test_a_rank_that_waits_elsewhere_is_ended_within_the_limit(forks: RankForks, run_dir: Path) -> None:
     """R17. B20."""
     began = time.monotonic()

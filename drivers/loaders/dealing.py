@@ -135,8 +135,9 @@ class Dealt:
 
     def _left_over(self, n: int, epoch: int, why: str) -> None:
         if self._ranks.first:
-            samples = "sample" if n == 1 else "samples"
-            self._tell(f"the last {n} {samples} of epoch {epoch} of the training loader aren't used: {why}")
+            last = "the last sample" if n == 1 else f"the last {n} samples"
+            verb = "isn't" if n == 1 else "aren't"
+            self._tell(f"{last} of epoch {epoch} of the training loader {verb} used: {why}")
 
     def _in_turn(self, entries: Iterator[Any], place: int, epoch: int) -> Iterator[Part]:
         """Give each rank every `world_size`-th entry."""
@@ -151,8 +152,8 @@ class Dealt:
 
 def left_over(n: int, world: int, epoch: int) -> str:
     """Say that the last batches of an epoch aren't enough for all ranks."""
-    batches = "batch" if n == 1 else "batches"
-    return f"the last {n} {batches} of epoch {epoch} of the training loader aren't used: {world} ranks take turns"
+    last, verb = ("the last batch", "isn't") if n == 1 else (f"the last {n} batches", "aren't")
+    return f"{last} of epoch {epoch} of the training loader {verb} used: {world} ranks take turns"
 
 
 def compared(entries: Iterator[Any], sampler: Any, ranks: Ranks) -> Iterator[Any]:

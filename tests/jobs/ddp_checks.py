@@ -174,6 +174,11 @@ def an_unused_parameter_is_named_with_what_to_do(folder: Path) -> None:
         driver.train_step({"x": mine(1, 3)})
 
 
+def an_option_that_is_mistyped_is_refused_before_anything_is_built(folder: Path) -> None:
+    with pytest.raises(CallerError, match=r"no option 'find_unused'.*find_unused_parameters"):
+        trainer_of(torch_ddp_kwargs={"find_unused": True})
+
+
 def options_reach_the_wrapper(folder: Path) -> None:
     trainer = trainer_of(torch_ddp_kwargs={"find_unused_parameters": True, "broadcast_buffers": False})
     trainer.run()

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from tachograph.engine import Trainer
+from tachograph.drivers import processes
+from tachograph.engine import Events, Trainer
 from tests.jobs.exact_job import after_everyone, outcome
 from tests.jobs.ranks import serve_ranks
 from tests.jobs.ranks_job import build
@@ -67,6 +68,8 @@ def plant(trainer: Trainer, where: str) -> None:
 
 def fail(job: dict[str, Any]) -> None:
     """Run a job in which the rank `on` fails at `where`; another may be `asleep` at that time."""
+    if job.get("own_group"):
+        torch.distributed.init_process_group("gloo")
     if job["where"] == "construction":
         job |= {"own": True, "empty": job["rank"] == job["on"]}
     trainer = build(job)
@@ -79,6 +82,19 @@ def fail(job: dict[str, Any]) -> None:
     if job.get("barrier"):
         trainer.on("on_exception", lambda trainer, error: trainer.ranks.barrier())
     trainer.on("on_exception", lambda trainer, error: print(f"heard {type(error).__name__}", flush=True))
+    try:
+        trainer.run()
+    finally:
+        if job.get("own_group"):
+            print("a group is there" if torch.distributed.is_initialized() else "no group is there", flush=True)
+
+
+def wait(job: dict[str, Any]) -> None:
+    """Run a job in which rank 1 comes late."""
+    processes.PATIENCE = 0.5
+    trainer = build(job)
+    if job["rank"] == 1:
+        trainer.on(Events.on_train_batch_end(once=2), lambda trainer: time.sleep(2.5))
     trainer.run()
 
 
@@ -120,7 +136,7 @@ def ask(job: dict[str, Any]) -> None:
 
 
 def work(job: dict[str, Any]) -> None:
-    {"fail": fail, "ask": ask}[job["work"]](job)
+    {"fail": fail, "ask": ask, "wait": wait}[job["work"]](job)
 
 
 if __name__ == "__main__":
