@@ -278,7 +278,7 @@ CHANGEABLE: dict[str, tuple[dict[str, Any], dict[str, Any], Any, Any, Callable[[
 
 def test_the_matrix_below_is_whole() -> None:
     assert tuple(FIXED) == recording.FIXED
-    of_one_process = tuple(name for name in recording.CHANGEABLE if name != "world")  # that: tests/test_ranks_elastic.py
+    of_one_process = tuple(name for name in recording.CHANGEABLE if name != "world")  # see test_ranks_elastic.py
     assert tuple(dict.fromkeys(name.split(".")[0] for name in CHANGEABLE)) == of_one_process
 
 
