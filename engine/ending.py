@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tachograph.drivers.ranks import RankFailed
 from tachograph.states import Event, Failed, Stopped
 from tachograph.states.errors import CallerError
 
@@ -64,7 +65,8 @@ def _fail(engine: Engine, error: BaseException) -> None:
         engine.ranks.note_failure(error, where)
     if isinstance(error, Exception):
         told = filter(None, (where, engine.listeners.blamed(error)))
-        logger.error("%s %s", type(error).__name__, ", ".join(told))
+        why = f": {str(error).splitlines()[0]}," if isinstance(error, RankFailed) else ""  # its traceback may not come
+        logger.error("%s%s %s", type(error).__name__, why, ", ".join(told))
     for step in (_save_what_is_left, _commit_failure):
         try:
             step(engine, error)
