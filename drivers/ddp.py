@@ -100,12 +100,13 @@ class TorchDDPDriver(ManyProcesses):
         # by itself it sends rank 0's buffers round if the batch before was exchanged, which no snapshot knows
         wrapped.require_forward_param_sync = wrapped.require_backward_grad_sync
         try:
-            if wrapped.module is self._called:
-                return wrapped(batch)
-            with _module_of(wrapped, self._called):
+            with self.processes.waiting(), self._as_called(wrapped):  # for rank 0's buffers
                 return wrapped(batch)
         except RuntimeError as error:
             raise self._hinted(error) from error.__cause__
+
+    def _as_called(self, wrapped: DistributedDataParallel) -> AbstractContextManager[None]:
+        return nullcontext() if wrapped.module is self._called else _module_of(wrapped, self._called)
 
     def _hinted(self, error: RuntimeError) -> Exception:
         """Say which parameters had no part in the loss, if that is what DDP complains about."""
@@ -121,9 +122,11 @@ class TorchDDPDriver(ManyProcesses):
             "with requires_grad_(False), or use them"
         )
 
-    def no_sync(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
         assert self.wrapped is not None, "setup() comes first"
-        return self.wrapped.no_sync()
+        with self.kept_apart(), self.wrapped.no_sync():
+            yield
 
     def exchange_gradients(self) -> None:
         parameters = [p for p in self.model.parameters() if p.requires_grad]

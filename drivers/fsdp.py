@@ -164,7 +164,8 @@ class TorchFSDPDriver(ShardedWeights):
         root.set_requires_gradient_sync(False)
         self._waiting = True
         try:
-            yield
+            with self.kept_apart():
+                yield
         finally:
             root.set_requires_gradient_sync(True)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,6 +50,7 @@ class ManyProcesses(TorchDriver):
             torch.cuda.set_device(self.device)  # nccl takes the current one
         self.processes: Processes = joined(self._on_cpu, 0 if self._on_cpu else LAG)
         self.ranks = self.processes
+        self._apart = False
         self._data_device = None if data_device is None else torch.device(data_device)
 
     def setup(self, seed: int, whole_digest: bool) -> None:
@@ -66,6 +69,24 @@ class ManyProcesses(TorchDriver):
         if self._data_device in (None, self.device):
             return super().to_device(batch)
         return storage.mapped(batch, lambda t: t.to(self._data_device, non_blocking=self._non_blocking))
+
+    def backward(self, loss: Any, divisor: int) -> None:
+        if self._apart:
+            super().backward(loss, divisor)
+            return
+        with self.processes.waiting():
+            super().backward(loss, divisor)
+        self.processes.exchanged()
+
+    @contextmanager
+    def kept_apart(self) -> Iterator[None]:
+        """Run the body, a step that exchanges nothing."""
+        self._apart = True
+        self.processes.kept_apart()
+        try:
+            yield
+        finally:
+            self._apart = False
 
     def all_gather(self, value: Any) -> list[Any]:
         gathered = self.ranks.gather(value)

@@ -67,7 +67,7 @@ def joined(on_cpu: bool, lag: int) -> Processes:
         held = _held[group] = Processes(ours=formed)
         atexit.unregister(_let_go)
         atexit.register(_let_go)
-    held.lag = lag
+    held.lag, held.paced = lag, on_cpu
     join(held)
     return held
 
@@ -108,6 +108,8 @@ class Processes(Ranks):
 
     Attributes:
         lag: votes after which a ballot is counted; 0: at once.
+        paced: the ranks' hosts keep step with each other by exchanging gradients, as on the CPU: a ballot is counted
+            only when one is asked for.
         limit: seconds that a process has to end by itself after another rank has failed.
     """
 
@@ -126,6 +128,10 @@ class Processes(Ranks):
         self._store = api.PrefixStore(f"tachograph/{_attempt()}/{number}", default)
         self._bits = torch.zeros(1, dtype=torch.int64)
         self._ballots: deque[tuple[torch.Tensor, Any]] = deque()
+        self.paced = False
+        self._exchanged = self._kept_apart = False  # since the last vote
+        self._exchanges = 0
+        self._asked = ""
         self._alone = 0
         self._over = threading.Event()
         self._watch: threading.Thread | None = None
@@ -142,8 +148,10 @@ class Processes(Ranks):
     # -- agreeing ------------------------------------------------------------------------------------------
 
     def vote(self, bits: int) -> int:
+        if self._alone:
+            return bits
         if not self.lag:
-            return self.agree(bits)
+            return self._paced(bits) if self.paced else self.agree(bits)
         cast = torch.tensor([bits], dtype=torch.int64)
         with self._together():
             work: Any = dist.all_reduce(cast, dist.ReduceOp.BOR, self._group, async_op=True)
@@ -153,6 +161,42 @@ class Processes(Ranks):
             counted, work = self._ballots.popleft()
             work.wait()
         return int(counted)
+
+    def exchanged(self) -> None:
+        """Hear of a backward pass that has exchanged gradients: every rank has begun it before any has ended it."""
+        self._exchanged = True
+
+    def kept_apart(self) -> None:
+        """Hear of a step without an exchange."""
+        self._kept_apart = True
+
+    def _paced(self, bits: int) -> int:
+        """Count a ballot if a rank has asked for one before the exchange of gradients that every rank has behind it.
+
+        Whoever asks leaves word for the next exchange before it takes part in it. So all ranks that come out of that
+        one find the word, and nobody waits for anybody in order to learn that there is none.
+        """
+        exchanged, self._exchanged = self._exchanged, False
+        apart, self._kept_apart = self._kept_apart, False
+        if not exchanged and not apart:
+            return self.agree(bits)
+        agreed = 0
+        if exchanged:
+            self._exchanges += 1
+            with self._together():
+                asked = self._store.check([f"vote/{self._exchanges}"])
+            agreed = self.agree(bits) if asked else 0
+        if bits & ~agreed:
+            self._ask_for_a_ballot(f"vote/{self._exchanges + 1}")
+        return agreed
+
+    def _ask_for_a_ballot(self, key: str) -> None:
+        if key == self._asked:
+            return
+        self._asked = key
+        with self._together():
+            self._store.set(key, "")
+            self._store.check([key])  # it is there when this returns
 
     def agree(self, bits: int) -> int:
         if self._alone:
@@ -200,12 +244,19 @@ class Processes(Ranks):
     @contextmanager
     def _together(self) -> Iterator[None]:
         """Run a collective; one that breaks says why."""
-        self._waits_since = time.monotonic()
         try:
-            yield
+            with self.waiting():
+                yield
         except RuntimeError as error:
             reason = self.reason(error)
             raise reason from (None if reason is not error else error.__cause__)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Run what waits for the other ranks; it is said if that takes long."""
+        self._waits_since = time.monotonic()
+        try:
+            yield
         finally:
             self._waits_since = None
 
@@ -331,7 +382,7 @@ class Processes(Ranks):
             if time.monotonic() > end:
                 raise failure or TimeoutError(f"no rank has left {key!r} within {seconds:g} seconds")
             time.sleep(pause)
-            pause = min(pause * 1.5, 0.1)
+            pause = min(pause * 1.5, 0.02)
         return str(self._store.get(key).decode())
 
 

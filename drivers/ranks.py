@@ -44,10 +44,10 @@ class Ranks:
         return True
 
     def vote(self, bits: int) -> int:
-        """Cast this rank's bits, and return those of all ranks, or'ed, of the newest ballot that is counted.
+        """Cast this rank's bits after a step, and return those of all ranks, or'ed, of the ballot that is counted now.
 
-        On the CPU that is this one. On an accelerator it's the one of some votes ago, the same on every rank, so that
-        no rank waits for another's host; 0 before there is one.
+        It is the same one on every rank, and none waits for another's host. On the CPU it's that of the step after the
+        one in which a rank first cast a bit; on an accelerator that of some votes ago. 0 where there is none.
         """
         return bits
 

@@ -44,7 +44,7 @@ class RunContract(Subject):
         for name, seq in self._kinds(straight).items():
             run_dir = self._run_dir(straight)
             first = self._trainer(run_dir)
-            _after_each(first, [seq], lambda trainer: trainer.stop("here"))
+            _after_each(first, [seq], lambda trainer: trainer.stop("here", on_all_ranks=True))
             first.run()
             second = self._trainer(run_dir)
             second.run(resume_from="auto", on_divergence="raise")
@@ -101,7 +101,7 @@ class RunContract(Subject):
         kinds = {seq: name for name, seq in self._kinds(straight).items()}
         folder, run_dir = self.folder(straight.ranks), self._run_dir(straight)
         trainer = self._trainer(run_dir)
-        _after_each(trainer, kinds, lambda trainer: trainer.request_snapshot())
+        _after_each(trainer, kinds, lambda trainer: trainer.request_snapshot(on_all_ranks=True))
         found: dict[str, Path] = {}
 
         def copy(trainer: Trainer, path: Path) -> None:

@@ -175,11 +175,12 @@ class Engine(Interruptions):
             return None
         return Journal(self.run_dir, rank=self.ranks.rank)
 
-    def stop(self, reason: str = "stop()") -> None:
+    def stop(self, reason: str = "stop()", on_all_ranks: bool = False) -> None:
         """Ask the run to stop at the next transition; the request is part of the state, so it survives a crash.
 
         Args:
             reason: who asks and why; not empty.
+            on_all_ranks: every rank asks for it here, with this reason, so that they needn't agree on it first.
 
         Raises:
             CallerError: the state is of a user's own class and has no field `stop_asked`.
@@ -189,19 +190,26 @@ class Engine(Interruptions):
             raise CallerError(
                 f"{kind} can't be asked to stop: give it a field stop_asked: str = '', and rows for Stopped"
             )
-        self._ask("stop_asked", str(reason) or "stop()")
+        self._ask("stop_asked", str(reason) or "stop()", on_all_ranks)
 
-    def _ask(self, field: str, reason: str) -> None:
+    def _ask(self, field: str, reason: str, on_all_ranks: bool = False) -> None:
         """Put a reason into the state: here and now, or on all ranks when they have agreed."""
-        if self._running and self.ranks.world_size > 1:
+        if self._running and self.ranks.world_size > 1 and not on_all_ranks:
             self.together.ask(field, reason)
             self._attention = True
         else:
             self.trainer_state = attrs.evolve(self.trainer_state, **{field: reason})
 
-    def request_snapshot(self) -> None:
-        """Ask for a snapshot after the transition that is being heard, or after the next one."""
-        self._snapshot_asked = self._attention = True
+    def request_snapshot(self, on_all_ranks: bool = False) -> None:
+        """Ask for a snapshot after the transition that is being heard, or after the next one.
+
+        Args:
+            on_all_ranks: every rank asks for it after this transition, so that they needn't agree on it first.
+        """
+        self._attention = True
+        if on_all_ranks:
+            self.together.due = True
+        self._snapshot_asked = self._snapshot_asked or not on_all_ranks or self.ranks.world_size == 1
 
     def say(self, text: str) -> None:
         """Say a sentence to whoever listens to `on_notice`, and to the log."""

@@ -110,7 +110,6 @@ class SnapshotWriter:
         keep: which snapshots stay when a new one is published; None: all.
         source: the snapshot that this process was resumed from, which stays; None without one.
         last_seq: the transition of the last snapshot that was begun, or that this process was resumed from.
-        writing: one is in work.
     """
 
     def __init__(
@@ -139,7 +138,6 @@ class SnapshotWriter:
         self.keep: Keep | None = None
         self.source: Path | None = None
         self.last_seq = -1
-        self.writing = False
 
     def write(
         self,
@@ -160,8 +158,12 @@ class SnapshotWriter:
         self.last_seq = about["seq"]
         joint = Joint(self._ranks) if self._ranks.world_size > 1 else None
         work = (dict(about), save, before_publishing, size, joint)
-        self.writing = True
         self._task = self._background.start(lambda: self._work(*work), "tachograph-snapshot")
+
+    @property
+    def done(self) -> bool:
+        """Whether one is done, or failed, that `collect` hasn't told of."""
+        return bool(self._done)
 
     def wait(self) -> None:
         """Wait for the snapshot in flight, if there is one."""
@@ -208,7 +210,6 @@ class SnapshotWriter:
             gone, reason = self._prune(snapshot) if first else ([], "")
             again, self._said = reason == self._said, reason  # it is tried anew each time, and told once
             self._done.append(Outcome(seq, snapshot, None, gone, "" if again else reason))
-        self.writing = False
         self._finished()
 
     def _publish(

@@ -1,9 +1,10 @@
 """What the ranks agree on between two transitions, so that all of them take the same edge.
 
 Each rank casts a ballot after every transition but those into *step*, whose batch is in hand. It says what was asked
-for here: a snapshot, a stop, the end of an epoch, a signal; and whether a snapshot is still being written. What any
-rank asked for, all do, after the same transition, and after the same one they hear of a snapshot that is done. On the
-CPU a ballot is counted at once; on an accelerator some transitions later, so that no host waits for another.
+for here: a snapshot, a stop, the end of an epoch, a signal; and whether a snapshot is done. What any rank asked for,
+all do, after the same transition. Between epochs and after validations a ballot is counted at once. After a step nobody
+waits for another rank in order to learn that there is nothing to do: what is asked for is done after the next step, or
+on an accelerator some steps later (`Ranks.vote`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from . import saving
 if TYPE_CHECKING:
     from .engine import Engine
 
-SNAPSHOT, SIGNAL, ASKED, WRITING = 1, 2, 4, 8
+SNAPSHOT, SIGNAL, ASKED, WRITTEN = 1, 2, 4, 8
 _IN_HAND = frozenset({"step"})
 """States in which no ballot is cast."""
 
@@ -28,13 +29,15 @@ class Together:
     Attributes:
         asked: (field of the state, reason) of what listeners asked for here and isn't agreed on yet.
         signal: the number of a signal that has come here; None without one.
+        due: every rank asks for a snapshot after the transition in work.
     """
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
         self.signal: int | None = None
-        self._cast = 0  # ballots so far
-        self._begun = 0  # those before the last snapshot was begun
+        self.due = False
+        self._flying = 0  # bits that are cast, and not counted yet
+        self._batches: int | None = None
 
     def ask(self, field: str, reason: str) -> None:
         """Ask that a field of every rank's state gets a reason, where it has none."""
@@ -46,29 +49,43 @@ class Together:
         engine._do_what_waits()
         if engine.trainer_state.state in _IN_HAND:
             return
-        self._cast += 1
-        agreed = engine.ranks.vote(self._bits(engine))
+        agreed = self._agreed(engine)
         if agreed & ASKED:
             self._give_reasons(engine)
         final = engine.trainer_state.state in engine.machine.final
-        if agreed & SNAPSHOT and not final:
+        if agreed & SNAPSHOT:
             engine._snapshot_asked = False
+        if agreed & WRITTEN:
+            saving.wait(engine)
+        if (self.due or agreed & SNAPSHOT) and not final:
             saving.wait(engine)
             engine._snapshot()
-            self._begun = self._cast
-        elif not agreed & WRITING and self._cast - engine.ranks.lag > self._begun:
-            saving.collect(engine)  # it is done on all ranks
+        self.due = False
         if agreed & SIGNAL and not final:
             engine._signal = next(number for number in engine.ranks.gather(self.signal) if number is not None)
             engine._commit(engine.give_up())
+
+    def _agreed(self, engine: Engine) -> int:
+        """Return what all ranks do now."""
+        ranks, bits = engine.ranks, self._bits(engine)
+        batches = getattr(engine.trainer_state, "global_forward_batches", None)
+        after_step, self._batches = batches not in (None, self._batches), batches
+        if ranks.lag:
+            cast = bits & ~self._flying
+            self._flying |= cast
+            agreed = ranks.vote(cast)
+            self._flying &= ~agreed
+            return agreed
+        return ranks.vote(bits) if after_step else ranks.agree(bits)
 
     def _bits(self, engine: Engine) -> int:
         reason = engine.overdue()
         if reason and not engine.trainer_state.stop_asked:
             self.ask("stop_asked", reason)
         signal = 0 if self.signal is None else SIGNAL
-        writing = engine._recorder is not None and engine._recorder.snapshots.writing
-        return SNAPSHOT * engine._snapshot_asked | signal | ASKED * bool(self.asked) | WRITING * writing
+        snapshots = None if engine._recorder is None else engine._recorder.snapshots
+        written = snapshots is not None and engine.ranks.first and snapshots.done
+        return SNAPSHOT * engine._snapshot_asked | signal | ASKED * bool(self.asked) | WRITTEN * bool(written)
 
     def _give_reasons(self, engine: Engine) -> None:
         """Put what the ranks asked for into the state; of two reasons for one thing, that of the lower rank."""

@@ -332,10 +332,10 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
             warnings.warn("catch_KeyboardInterrupt has no effect in several processes: all of them end", stacklevel=4)
         return False
 
-    def stop(self, reason: str = "stop()") -> None:
+    def stop(self, reason: str = "stop()", on_all_ranks: bool = False) -> None:
         """Ask the run to stop at the next transition, or when `min_epochs` are done; see `Engine.stop`."""
         if not any(least.defers(self, str(reason) or "stop()") for least in self._min_epochs):
-            super().stop(reason)
+            super().stop(reason, on_all_ranks)
 
     def end_epoch(self, reason: str = "end_epoch()") -> None:
         """End the epoch in work before its next batch; its validation and its end follow as usual.
@@ -532,7 +532,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
             self.batch_indices = driver.batch_ids
             reached = self._limits.reached(state)
             if reached:  # the limit was lowered while this batch was in hand
-                super().stop(reached)
+                super().stop(reached, on_all_ranks=True)
 
     def _take_length(self, state: TrainerState, length: int | None) -> None:
         """The batch size was changed, and with it the length of the epoch in work and of the window that is open."""

@@ -256,14 +256,14 @@ def test_the_clock_of_one_rank_stops_all_at_the_same_transition(reports: dict[st
     """C5, C1."""
     first, second = (report[what] for report in reports["clocks"])
     assert first == second
-    assert first["state"]["global_forward_batches"] == 3
+    assert first["state"]["global_forward_batches"] == 4
     assert "600 seconds" in first["state"]["stop_asked"]
 
 
 def test_snapshots_by_the_clock_are_taken_by_all_ranks_when_rank_0s_says_so(reports: dict[str, Reports]) -> None:
     """SV2, C1. One a time: each rank's clock would say so, one a batch after the other."""
     for report in reports["clocks"]:
-        assert report["first"]["snapshots"] == ["000000000009", "000000000025"]
+        assert report["first"]["snapshots"] == ["000000000011", "000000000025"]
         assert report["second"]["snapshots"] == ["000000000025"]  # that of the end
 
 

@@ -47,10 +47,12 @@ def expect_together(folder: Path, reports: list[dict[str, Any]]) -> dict[str, An
 
 
 @pytest.mark.parametrize("on", [[0], [1], [0, 1]], ids=str)
-def test_a_stop_that_one_rank_asks_for_stops_all_at_once(forks: RankForks, tmp_path: Path, on: list[int]) -> None:
-    """R30. The lower rank's reason is kept."""
+def test_a_stop_that_one_rank_asks_for_stops_all_after_the_same_step(
+    forks: RankForks, tmp_path: Path, on: list[int]
+) -> None:
+    """R30. After the next step, and without a collective in the others; the lower rank's reason is kept."""
     state = expect_together(tmp_path, ask(forks, tmp_path, what="stop", on=on)[0])
-    assert state["global_forward_batches"] == 3
+    assert state["global_forward_batches"] == 4
     last = Journal(tmp_path / "run").last
     assert last.event == "Stopped"
     assert last.data["reason"] == f"rank {on[0]} has had enough"
@@ -70,7 +72,7 @@ def test_an_epoch_that_one_rank_asks_to_end_ends_on_all(forks: RankForks, tmp_pa
     cut = [r for r in Journal(tmp_path / "run") if r.event == "Exhausted"]
     assert [r.data.get("cut", "") for r in cut] == ["rank 1 has had enough of it", ""]
     assert state["state"] == "done"
-    assert state["global_forward_batches"] == 3 + 7
+    assert state["global_forward_batches"] == 4 + 7
 
 
 def test_a_snapshot_that_one_rank_asks_for_is_taken_of_all(forks: RankForks, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class NanGuard(Callback):
             self.count += 1
             trainer.skip_update()
             if self.policy == "stop":
-                trainer.stop(f"NanGuard: {self._bad}")
+                trainer.stop(f"NanGuard: {self._bad}", on_all_ranks=True)
 
     def on_before_zero_grad(self, trainer: Any, optimizers: Any) -> None:
         self._bad = ""

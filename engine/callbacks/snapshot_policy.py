@@ -55,7 +55,7 @@ class SnapshotPolicy(Callback):
 
     def _count(self, trainer: Any) -> None:
         if trainer.trainer_state.global_forward_batches % self._batches == 0:
-            trainer.request_snapshot()
+            trainer.request_snapshot(on_all_ranks=True)
 
     def _begin(self, trainer: Any) -> None:
         if self._last is None:
@@ -72,7 +72,7 @@ class SnapshotPolicy(Callback):
 
     def on_train_epoch_end(self, trainer: Any) -> None:
         if self.every == "epoch":
-            trainer.request_snapshot()
+            trainer.request_snapshot(on_all_ranks=True)
 
 
 def _check(trainer: Any) -> None:

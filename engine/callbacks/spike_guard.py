@@ -104,7 +104,7 @@ class SpikeGuard(Callback):
             warnings.warn(f"{what}; the run goes on with it, and this isn't warned of again", stacklevel=3)
         if self.policy == "stop" or (self.patience is not None and self._in_a_row >= self.patience):
             row = f"; that makes {self._in_a_row} in a row" if self._in_a_row > 1 else ""
-            trainer.stop(f"SpikeGuard: {what}{row}")
+            trainer.stop(f"SpikeGuard: {what}{row}", on_all_ranks=True)
 
     def on_before_optimizer_step(self, trainer: Any, optimizers: Any) -> None:
         if self._bad and self.policy != "warn":

@@ -27,7 +27,7 @@ def listened(trainer: Trainer, cut: int, stop: int) -> dict[str, Any]:
     if cut:
         trainer.on("on_train_batch_end", lambda t: t.batch_idx_in_epoch == cut and t.end_epoch("cut"))
     if stop:
-        trainer.on("on_train_batch_end", lambda t: t.global_forward_batches == stop and t.stop())
+        trainer.on("on_train_batch_end", lambda t: t.global_forward_batches == stop and t.stop(on_all_ranks=True))
     return found
 
 
