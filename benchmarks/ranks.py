@@ -2,7 +2,7 @@
 
 The work of `overhead.py` (a 32-64-2 MLP with Adam, batch 16 for each rank, one thread), over gloo on this machine. Both
 ranks run every contender once in each round, in the same random order, and the difference to the bare loop of the same
-round is taken. A ballot is what ranks cast after each transition so that all take the same edge.
+round is taken. A ballot is counted between epochs, and after a step that one of the ranks has asked for it at.
 
     python benchmarks/ranks.py --rounds 40
 """

@@ -148,8 +148,8 @@ def test_a_signal_to_the_launcher_ends_all_ranks_at_one_transition_with_a_snapsh
     assert out.splitlines() == ["rank None says so", "rank 0 says so"]
     assert "rank 1" not in error
     ends = [Journal(tmp_path / "run", rank=k).last for k in range(2)]
-    assert [(end.seq, end.event, end.data) for end in ends if end] == [(9, "Stopped", {"reason": "SIGTERM"})] * 2
-    assert [snapshot.seq for snapshot in catalogue(tmp_path / "run")[0]] == [8]
+    assert [(end.seq, end.event, end.data) for end in ends if end] == [(11, "Stopped", {"reason": "SIGTERM"})] * 2
+    assert [snapshot.seq for snapshot in catalogue(tmp_path / "run")[0]] == [10]
 
 
 def test_the_same_signal_again_is_no_second_one_if_it_comes_soon() -> None:
