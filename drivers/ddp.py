@@ -50,7 +50,7 @@ class TorchDDPDriver(ManyProcesses):
         if self._ddp_options.pop("sync_batchnorm", False):
             self._synchronize_batch_norms()
         self.wrapped: DistributedDataParallel | None = given
-        self._called = _Called(self.model, self._run)
+        self._called = _Called(self.model, super().train_step)
 
     def _synchronize_batch_norms(self) -> None:
         if self._on_cpu:
@@ -87,12 +87,6 @@ class TorchDDPDriver(ManyProcesses):
             parameter.grad = None
 
     # -- training ------------------------------------------------------------------------------------------
-
-    def _run(self, batch: Any) -> Any:
-        if self._autocast is None:
-            return self._train_fn(batch)
-        with self._autocast():
-            return self._train_fn(batch)
 
     def train_step(self, batch: Any) -> Any:
         wrapped = self.wrapped
@@ -173,7 +167,7 @@ class TorchDDPDriver(ManyProcesses):
             return super().has_weights(held)
 
     def save_model(self, target: Any) -> None:
-        if self.ranks.first or self.ranks.world_size == 1:  # alone
+        if self.ranks.writes:
             super().save_model(target)
 
 

@@ -43,6 +43,11 @@ class Ranks:
         """Whether they still are this process's; no longer if the user has taken their group down."""
         return True
 
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes what is written once: rank 0, and any rank that is `alone`."""
+        return self.first or self.world_size == 1
+
     def vote(self, bits: int) -> int:
         """Cast this rank's bits after a step, and return those of all ranks, or'ed, of the ballot that is counted now.
 

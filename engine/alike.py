@@ -19,11 +19,6 @@ T = TypeVar("T")
 _NOBODY = object()  # was there to say anything
 
 
-def writes(ranks: Ranks) -> bool:
-    """Say whether this is the process that writes what is written once."""
-    return ranks.first or ranks.world_size == 1
-
-
 def alone(ranks: Ranks, act: Callable[[], Any]) -> None:
     """Do something for which this rank waits for no other."""
     with ranks.alone():
@@ -109,4 +104,4 @@ def _sent(error: Exception | None, ranks: Ranks) -> Exception | None:
     return sent
 
 
-__all__ = ["alone", "by_each", "by_first", "found_by_first", "writes"]
+__all__ = ["alone", "by_each", "by_first", "found_by_first"]

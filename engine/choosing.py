@@ -12,7 +12,7 @@ from tachograph.drivers.ranks import Ranks
 from .journal import Files, Journal, recover
 from .journal.recovery import Recovery
 from .journal.segments import ranks_of
-from .snapshots import Snapshot, catalogue, clean
+from .snapshots import Snapshot, candidates, catalogue, clean
 
 Place = Callable[[Snapshot], int | None]
 Lacking = Callable[[Snapshot], str]
@@ -53,10 +53,8 @@ def newest_for_all(
     Rank 0 lists them and reads all their files; each rank holds them against its own journal.
     """
     found, faults = ranks.share(catalogue(run_dir, disk))
-    skipped = [f"{path.name} was passed over: {reason}" for path, reason in faults]
-    skipped += [f"{s.path.name} was passed over: it is of the run {s.run}" for s in found if s.run != run]
-    candidates = [s for s in reversed(found) if s.run == run]
-    for snapshot in sorted(candidates, key=lambda s: not s.exact):  # stable: newest first within each
+    ordered, skipped = candidates(found, faults, run)
+    for snapshot in ordered:
         mine, fault = _here(snapshot, ranks, place, disk, lacking)
         told = ranks.gather(fault)
         if not any(told):

@@ -52,9 +52,9 @@ class Interruptions:
 
         Of many ranks all must ask equally often, and each waits for the others.
         """
-        ranks, here = self.ranks, self.together.signal
-        if self._signal is None and ranks.world_size > 1 and ranks.agree(here is not None):
-            self._signal = next(number for number in ranks.gather(here) if number is not None)
+        ranks, together = self.ranks, self.together
+        if self._signal is None and ranks.world_size > 1 and ranks.agree(together.signal is not None):
+            self._signal = together.signal_of_any(ranks)
         return self._signal is not None
 
     def overdue(self) -> str:

@@ -167,6 +167,20 @@ def catalogue(run_dir: Path, disk: Files = DISK) -> tuple[list[Snapshot], list[t
     return sorted(found, key=lambda s: (s.seq, s.incarnation)), faults
 
 
+def candidates(found: list[Snapshot], faults: list[tuple[Path, str]], run: str) -> tuple[list[Snapshot], list[str]]:
+    """Return a run's snapshots as they are tried, exact ones and newer ones first, and why others of the list aren't.
+
+    Args:
+        found: what `catalogue` lists,
+        faults: and what it can't read.
+        run: the run's id.
+    """
+    skipped = [f"{path.name} was passed over: {reason}" for path, reason in faults]
+    skipped += [f"{s.path.name} was passed over: it is of the run {s.run}" for s in found if s.run != run]
+    own = [s for s in reversed(found) if s.run == run]
+    return sorted(own, key=lambda s: not s.exact), skipped  # stable: newest first within each
+
+
 def newest(
     run_dir: Path,
     run: str,
@@ -187,11 +201,11 @@ def newest(
         The snapshot, and a sentence for each newer one that was passed over. An inexact one is taken only where
         there is no exact one.
     """
-    found, faults = catalogue(run_dir, disk)
-    skipped = [f"{path.name} was passed over: {reason}" for path, reason in faults]
-    skipped += [f"{s.path.name} was passed over: it is of the run {s.run}" for s in found if s.run != run]
-    live = [(s, where) for s in reversed(found) if s.run == run and (where := place(s)) is not None]
-    for snapshot, where in sorted(live, key=lambda pair: not pair[0].exact):  # stable: newest first within each
+    ordered, skipped = candidates(*catalogue(run_dir, disk), run)
+    for snapshot in ordered:
+        where = place(snapshot)
+        if where is None:
+            continue
         placed = attrs.evolve(snapshot, incarnation=where)
         fault = placed.fault(disk) or lacking(placed)
         if not fault:
@@ -294,6 +308,7 @@ __all__ = [
     "Snapshot",
     "SnapshotFault",
     "SnapshotWriteFault",
+    "candidates",
     "catalogue",
     "clean",
     "digest_of",

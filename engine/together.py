@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from tachograph.drivers.ranks import Ranks
+
 from . import saving
 
 if TYPE_CHECKING:
@@ -43,6 +45,10 @@ class Together:
         """Ask that a field of every rank's state gets a reason, where it has none."""
         self.asked.append((field, reason))
 
+    def signal_of_any(self, ranks: Ranks) -> int | None:
+        """Return the signal of the lowest rank that one has come to; all ranks ask."""
+        return next((number for number in ranks.gather(self.signal) if number is not None), None)
+
     def attend(self, engine: Engine) -> None:
         """Cast a ballot, and do what is agreed on."""
         engine._attention = False
@@ -62,7 +68,7 @@ class Together:
             engine._snapshot()
         self.due = False
         if agreed & SIGNAL and not final:
-            engine._signal = next(number for number in engine.ranks.gather(self.signal) if number is not None)
+            engine._signal = self.signal_of_any(engine.ranks)
             engine._commit(engine.give_up())
 
     def _agreed(self, engine: Engine) -> int:

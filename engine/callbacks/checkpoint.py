@@ -13,7 +13,6 @@ from typing import Any
 
 from tachograph.states.errors import CallerError
 
-from ..alike import writes
 from ..saved import parted
 from .callback import Callback
 from .other_words import unknown_argument
@@ -184,7 +183,7 @@ class Checkpoint(Callback):
         if not isinstance(exception, self.on_exceptions):
             return
         if self._top.saver.save_object == "trainer" and parted(trainer):
-            if writes(trainer.ranks):
+            if trainer.ranks.writes:
                 warnings.warn("Checkpoint: a trainer isn't saved where one of its ranks has failed", stacklevel=2)
         else:
             self._save(trainer, f"{_where(trainer)}-exception_{type(exception).__name__}", "exception")

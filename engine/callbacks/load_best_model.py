@@ -15,7 +15,7 @@ from typing import Any
 from tachograph.states.errors import CallerError
 
 from .. import snapshots
-from ..alike import found_by_first, writes
+from ..alike import found_by_first
 from .other_words import names_its_arguments
 from .results_monitor import Asked, HasMonitorCallback
 from .saver import Saver, owner_of, weights_of_evaluations
@@ -110,7 +110,7 @@ class LoadBestModel(HasMonitorCallback):
         def written(place: Path | None) -> None:
             if place is None:
                 return
-            if self._file is not None and self._file != place and writes(trainer.ranks):
+            if self._file is not None and self._file != place and trainer.ranks.writes:
                 self._old[self._file.name] = trainer.trainer_state.seq
             self._keep(value, at, file=place)
 
@@ -132,7 +132,7 @@ class LoadBestModel(HasMonitorCallback):
         self._saver.sweep(trainer, {*self._old, "" if self._file is None else self._file.name})
 
     def _published(self, trainer: Any, path: Any) -> None:
-        if not writes(trainer.ranks):  # which hears of it sooner or later than rank 0, and removes nothing
+        if not trainer.ranks.writes:  # which hears of it sooner or later than rank 0, and removes nothing
             return
         now = snapshots.read(Path(path)).seq
         self._named -= {name for name, since in self._old.items() if since <= now}
@@ -168,7 +168,7 @@ class LoadBestModel(HasMonitorCallback):
                 saver.remove(trainer, name)
         self._old, self._named = {}, set()
         folder = saver.folder(trainer)
-        if writes(trainer.ranks) and folder.is_dir() and not any(folder.iterdir()):
+        if trainer.ranks.writes and folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
 
     @contextmanager
@@ -215,7 +215,7 @@ class LoadBestModel(HasMonitorCallback):
 
     def _take_up(self, trainer: Any, there: list[Saved]) -> None:
         """Remember which file the snapshot names that the run goes on from; those before it, a kill has left behind."""
-        if not writes(trainer.ranks):
+        if not trainer.ranks.writes:
             return
         best = "" if self._file is None else self._file.name
         self._named |= {best} - {""}
@@ -225,7 +225,7 @@ class LoadBestModel(HasMonitorCallback):
     def _forget_what_is_lost(self, trainer: Any) -> None:
         if self.monitor_value is None or self._is_there(trainer):
             return
-        if writes(trainer.ranks):
+        if trainer.ranks.writes:
             warnings.warn(
                 f"LoadBestModel: the best weights so far ({self.monitor_name} = {self.monitor_value}) aren't in "
                 f"{self._file} any more: the best from here on counts. delete_after_train=False keeps them",
@@ -241,7 +241,7 @@ class LoadBestModel(HasMonitorCallback):
         return {}
 
     def on_save_checkpoint(self, trainer: Any) -> dict[str, Any]:
-        if self._file is not None and trainer.run_dir is not None and writes(trainer.ranks):
+        if self._file is not None and trainer.run_dir is not None and trainer.ranks.writes:
             self._named.add(self._file.name)
         return self.state_dict()
 

@@ -22,7 +22,7 @@ from typing import Any
 from tachograph.states.errors import CallerError, TachographError
 
 from .. import recording, saved, snapshots
-from ..alike import by_first, found_by_first, writes
+from ..alike import by_first, found_by_first
 from ..journal import write_file
 from ..retention import remove
 from ..snapshots import SnapshotWriteFault
@@ -178,7 +178,7 @@ class Saver:
         Returns:
             Whether it was there and is gone.
         """
-        if not writes(trainer.ranks):
+        if not trainer.ranks.writes:
             return False
         folder = self.folder(trainer)
         if folder / name == self.source or not is_of(self._run(trainer)[1], folder / name):
@@ -276,7 +276,7 @@ class Saver:
             fault.filename = str(place)
             if trainer.on_snapshot_fault != "warn":
                 raise fault from error
-            if writes(trainer.ranks):
+            if trainer.ranks.writes:
                 warnings.warn(f"{fault}. The run goes on", stacklevel=3)
         finally:
             if then is not None:
@@ -302,7 +302,7 @@ class Saver:
             self._write_model(trainer, temporary, as_evaluated)
             by_first(ranks, finish)
         except BaseException:
-            if writes(ranks):
+            if ranks.writes:
                 files.remove_tree(temporary)
             raise
 
