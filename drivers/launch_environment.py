@@ -95,4 +95,9 @@ def _number(environ: Mapping[str, str], name: str, least: int, meaning: str) -> 
     return int(said)
 
 
-__all__ = ["OURS", "Launch", "launch_of", "local_rank_of", "rank_of", "world_size_of"]
+def attempt() -> str:
+    """Return how often torchrun has started the processes anew: its store, and what was left there, outlives them."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+__all__ = ["OURS", "Launch", "attempt", "launch_of", "local_rank_of", "rank_of", "world_size_of"]

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from . import generators, storage
+from .joining import joined
 from .measuring import LAG
-from .processes import Processes, joined
+from .processes import Processes
 from .single import TorchDriver
 
 
