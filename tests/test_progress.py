@@ -1323,6 +1323,10 @@ def test_a_pipe_gets_lines_and_the_same_training(tmp_path: Path) -> None:
     assert Journal(tmp_path / "pipe").chain == Journal(tmp_path / "terminal").chain
 
 
+ROWS = 200
+"""High enough that nothing scrolls away, a traceback with long paths on 40 columns included."""
+
+
 class Tmux:
     """A terminal that draws as a person's does."""
 
@@ -1337,7 +1341,7 @@ class Tmux:
         quoted = " ".join(f"'{part}'" for part in command)
         path = os.environ.get("PYTHONPATH", "")
         shell = f"trap : INT; cd '{ROOT}'; env -u CI PYTHONPATH='{path}' {quoted}; echo status $?; cat"
-        self("new-session", "-d", "-x", str(columns), "-y", "60", shell)
+        self("new-session", "-d", "-x", str(columns), "-y", str(ROWS), shell)
 
     @property
     def screen(self) -> list[str]:
