@@ -38,6 +38,8 @@ class Divergence:
         b: its value in the second, or in the re-executed one.
         cause: what that says about the cause, in words; "" where it says nothing more.
         rank: in whose journal.
+        state: the state that the transition left.
+        hint: a command to type next; "" where there is none.
     """
 
     seq: int
@@ -46,6 +48,18 @@ class Divergence:
     b: Any
     cause: str
     rank: int = 0
+    state: str = ""
+    hint: str = ""
+
+    @property
+    def recorded(self) -> Any:
+        """`a`: what the run had recorded, where it was re-executed."""
+        return self.a
+
+    @property
+    def found(self) -> Any:
+        """`b`: what was found when it was re-executed."""
+        return self.b
 
     def __str__(self) -> str:
         cause, whose = f" ({self.cause})" if self.cause else "", f" of rank {self.rank}" if self.rank else ""

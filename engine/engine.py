@@ -12,6 +12,7 @@ asked for is taken. So a listener sees committed counters, and what is saved is 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -280,12 +281,13 @@ class Engine(Interruptions):
 
     # -- the loop and the commit ---------------------------------------------------------------------------
 
-    def _loop(self) -> None:
+    def _loop(self, upto: float = math.inf) -> None:
+        """Go from transition to transition until the state is final, or until `upto` of them are committed."""
         perform, final, heeds_stop = self._perform, self.machine.final, self.machine.heeds_stop
         can_stop, many = hasattr(self.trainer_state, "stop_asked"), self.ranks.world_size > 1
         if self._signal is not None or many:  # it came before there was anything to do
             self._attend()
-        while (state := self.trainer_state).state not in final:
+        while (state := self.trainer_state).state not in final and state.seq < upto:
             if can_stop and state.stop_asked and state.state not in heeds_stop:
                 event: Event = Stopped(reason=state.stop_asked)
             else:

@@ -95,7 +95,7 @@ def test_without_a_command_it_says_which_there_are() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_a_module_that_says_what_it_takes(name: str) -> None:
-    command = importlib.import_module(f"tachograph.engine.cli.{name}")
+    command = importlib.import_module(f"tachograph.engine.cli.commands.{name}")
     assert command.add_arguments.__doc__
     assert command.run.__doc__
     assert cli(name, "--help").status == 0

@@ -87,7 +87,9 @@ def test_an_init_has_a_sorted_list_of_its_public_names(path: Path) -> None:
     lists = [
         ast.literal_eval(node.value)
         for node in tree_of(path).body
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        and node.value is not None
+        and ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0]) == "__all__"
     ]
     assert len(lists) == 1
     assert lists[0] == sorted(lists[0], key=lambda name: (not name.isupper(), not name[0].isupper(), name))

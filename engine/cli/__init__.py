@@ -1,8 +1,9 @@
 """The command `tachograph`: reads runs in a terminal or in a pipe, and answers at once.
 
-A command is one file here plus its line in `COMMANDS`. The file has `add_arguments(parser)` and `run(arguments)`, which
-returns the exit status; it reads through the public names of the floors it stands on, and imports no torch. Only the
-command that was asked for is imported, and it imports what is slow, rich above all, when it needs it.
+A command is one file in `commands/` plus its line in `COMMANDS`. The file has `add_arguments(parser)` and
+`run(arguments)`, which returns the exit status; it reads through the public names of the floors it stands on, and
+imports no torch, unless it runs a trainer. Only the command that was asked for is imported, and it imports what is slow,
+rich above all, when it needs it.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     if not argv or argv[0] not in COMMANDS:
         _root(argv)
     name = argv[0]
-    command = import_module(f".{name}", __package__)
+    command = import_module(f".commands.{name}", __package__)
     parser = Parser(prog=f"{_PROGRAM} {name}", description=_as_sentence(COMMANDS[name]), allow_abbrev=False)
     command.add_arguments(parser)
     return int(command.run(parser.parse_args(argv[1:])))

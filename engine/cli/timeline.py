@@ -13,7 +13,7 @@ from .abreast import print_ranks
 from .screen import GLUE, Screen, clock, duration, ended, printable, results, size, text
 
 if TYPE_CHECKING:
-    from .report import Report
+    from .overview import Report
     from .rows import Rows
 
 _COUNTERS = {

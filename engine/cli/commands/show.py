@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 from tachograph.engine import recording
 from tachograph.states import CallerError, TachographError
 
-from .screen import Screen
-from .timeline import print_header, print_report
+from ..screen import Screen
+from ..timeline import print_header, print_report
 
 if TYPE_CHECKING:
     from tachograph.engine.journal import Journal, Record, SideRecord
@@ -87,7 +87,7 @@ def _print_whole(arguments: argparse.Namespace, about: dict[str, Any], screen: S
         sys.stdout.flush()  # what comes next may take a while: the journal is read, and rich imported
     from tachograph.engine.journal import rank_directory
 
-    from .report import gather
+    from ..overview import gather
 
     most = (None if arguments.json else _ROWS) if arguments.rows is None else arguments.rows or None
     begun = rank_directory(arguments.run, 0).parent.is_dir()  # else its process died before it wrote a line
@@ -110,7 +110,7 @@ def _abreast(arguments: argparse.Namespace, about: dict[str, Any]) -> dict[str, 
     world = told if isinstance(told, int) else 1
     if max(world, len(ranks_of(arguments.run))) == 1:
         return None
-    from . import ranks
+    from .. import ranks
 
     return ranks.gather(arguments.run, world, arguments.salvage)
 
@@ -139,7 +139,7 @@ def _naming_the_way(run_dir: Path) -> Iterator[None]:
 
 
 def _print_at(arguments: argparse.Namespace, screen: Screen) -> int:
-    from .records import as_data, print_page
+    from ..records import as_data, print_page
 
     journal, seq = _open(arguments, every_life=arguments.all), arguments.at
     several = arguments.all or arguments.rank == "all"
@@ -180,7 +180,7 @@ def _print_matching(arguments: argparse.Namespace, screen: Screen) -> int:
 
 
 def _printer(screen: Screen, arguments: argparse.Namespace) -> Callable[[Record | SideRecord], None]:
-    from .records import as_data, as_line
+    from ..records import as_data, as_line
 
     if arguments.json:
         return lambda item: screen.json(as_data(item))
@@ -193,7 +193,7 @@ def _is_quiet(item: Record | SideRecord) -> TypeGuard[SideRecord]:
 
 def _follow(arguments: argparse.Namespace, screen: Screen) -> int:
     """Print the last transition and each new one, until the run is closed, or its processes are gone."""
-    from .alive import Watch
+    from ..alive import Watch
 
     journal = _open(arguments, every_life=False)
     put, reached = _printer(screen, arguments), _reached(journal)
@@ -219,7 +219,7 @@ def _reached(journal: Journal) -> dict[int, int]:
     """Return the last live transition of each rank that has a part in the run."""
     from tachograph.engine.journal import Journal
 
-    from .ranks import taking_part
+    from ..ranks import taking_part
 
     held = {rank: Journal(journal.run_dir, rank=rank) for rank in journal.ranks}
     part = taking_part({rank: journal.incarnations for rank, journal in held.items()})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tachograph.engine import recording
 from tachograph.states import CallerError, TachographError
 
-from .screen import Screen, duration, printable, results, size
+from ..screen import Screen, duration, printable, results, size
 
 if TYPE_CHECKING:
     from tachograph.engine.retention import Entry, Keep

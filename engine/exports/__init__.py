@@ -1,0 +1,3 @@
+"""A run in other formats, a file here for each."""
+
+__all__: list[str] = []
