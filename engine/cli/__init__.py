@@ -2,8 +2,8 @@
 
 A command is one file in `commands/` plus its line in `COMMANDS`. The file has `add_arguments(parser)` and
 `run(arguments)`, which returns the exit status; it reads through the public names of the floors it stands on, and
-imports no torch, unless it runs a trainer. Only the command that was asked for is imported, and it imports what is slow,
-rich above all, when it needs it.
+imports no torch, unless it runs a trainer. Only the command that was asked for is imported, and it imports what is
+slow, rich above all, when it needs it.
 """
 
 from __future__ import annotations
