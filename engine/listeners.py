@@ -6,11 +6,12 @@ a dict look-up and nothing more.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType, UnionType
 from typing import Any
 
@@ -61,10 +62,16 @@ class Subscription:
     owner: Callback | None
     order: tuple[int, int]
 
-    def call(self) -> Callable[..., Any]:
-        """Return what dispatch calls: `fn` itself where there's nothing to decide."""
+    def call(self, hushed: bool = False) -> Callable[..., Any]:
+        """Return what dispatch calls: `fn` itself where there's nothing to decide.
+
+        Args:
+            hushed: callbacks that would leave something behind aren't called; their filters count all the same.
+        """
         fn = self.fn
-        if self.owner is not None and self.owner.outside_effects:
+        if self.owner is not None and hushed and not takes_part(self.owner, self.owner.in_rehearsal):
+            fn = _nothing
+        elif self.owner is not None and self.owner.outside_effects:
             fn = _once_announced(fn)
         for thin in reversed(self.filters.values()):  # outermost: what was announced before is counted all the same
             fn = _thinned(fn, thin)
@@ -74,6 +81,17 @@ class Subscription:
     def name(self) -> str:
         """What messages call the listener."""
         return name_of(self.fn) if self.owner is None else f"{type(self.owner).__name__}.{self.fn.__name__}"
+
+
+def takes_part(callback: Callback, asked: bool | None = None) -> bool:
+    """Say whether a callback hears of what is to leave nothing behind.
+
+    Args:
+        callback: it.
+        asked: what it says itself; None: what it says of a quick pass.
+    """
+    asked = callback.in_quick_pass if asked is None else asked
+    return not callback.outside_effects if asked is None else asked
 
 
 class Handle:
@@ -113,6 +131,18 @@ class Listeners:
         self.index = _Index(self._heard)
         self.inside: dict[str, tuple[Callable[..., Any], ...]] = {}
         self.hear_events = False
+        self._hushed = False
+
+    @contextlib.contextmanager
+    def hushed(self) -> Iterator[None]:
+        """Run the body with the callbacks silent that would leave something behind: loggers, savers, a progress bar."""
+        self._hushed = True
+        self._changed()
+        try:
+            yield
+        finally:
+            self._hushed = False
+            self._changed()
 
     # -- subscribing ---------------------------------------------------------------------------------------
 
@@ -176,6 +206,11 @@ class Listeners:
         """Take a callback's subscriptions back, and forget its name."""
         self.remove([s for s in self._subscriptions if s.owner is callback])
         self.callbacks = {key: held for key, held in self.callbacks.items() if held is not callback}
+
+    @property
+    def subscriptions(self) -> list[Subscription]:
+        """All subscriptions, in the order in which they are heard."""
+        return list(self._subscriptions)
 
     def remove(self, subscriptions: Iterable[Subscription]) -> None:
         """Take subscriptions back."""
@@ -251,7 +286,7 @@ class Listeners:
         self._subscriptions.sort(key=lambda s: s.order)
         self.hear_events = any(s.kind != "moment" for s in self._subscriptions)
         on_moments = {s.point for s in self._subscriptions if s.kind == "moment"}
-        self.inside = {name: tuple(s.call() for s in self._at("moment", name)) for name in on_moments}
+        self.inside = {name: tuple(s.call(self._hushed) for s in self._at("moment", name)) for name in on_moments}
 
     def _at(self, kind: str, point: str) -> list[Subscription]:
         return [s for s in self._subscriptions if s.kind == kind and s.point == point]
@@ -260,11 +295,11 @@ class Listeners:
         """List who hears a transition: its moments in their order, then its other listeners in theirs."""
         heard: list[tuple[Callable[..., Any], Give | None]] = []
         for moment in hangs_on(source, event.__name__, dest):
-            heard.extend((s.call(), _GIVEN.get(moment)) for s in self._at("moment", moment))
+            heard.extend((s.call(self._hushed), _GIVEN.get(moment)) for s in self._at("moment", moment))
         points = {("event", event.__name__), ("state", dest), ("transition", f"{source} -> {dest}")}
         for s in self._subscriptions:
             if (s.kind, s.point) in points:
-                heard.append((s.call(), _give_event if takes_event(s.fn) else None))
+                heard.append((s.call(self._hushed), _give_event if takes_event(s.fn) else None))
         return tuple(heard)
 
     def blamed(self, error: BaseException) -> str:
@@ -394,6 +429,10 @@ def _thinned(fn: Callable[..., Any], thin: Filter) -> Callable[..., Any]:
         return fn(trainer, *args) if thin.passes(trainer) else None
 
     return thinned
+
+
+def _nothing(trainer: Any, *args: Any) -> None:
+    """Stands in the place of what isn't called."""
 
 
 def _once_announced(fn: Callable[..., Any]) -> Callable[..., Any]:

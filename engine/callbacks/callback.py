@@ -22,10 +22,15 @@ class Callback:
             again the transitions that the dead process had announced. Others hear all and rebuild their memory.
         in_quick_pass: whether it hears of a run with `fast_dev_run`, which is to leave nothing behind; None: unless it
             has `outside_effects`.
+        replays: whether a replay drives it. None: unless it hears a moment inside a step or an evaluation, or is handed
+            a batch; True: yes, without those moments; False: no, since it works on more than a journal holds.
+        in_rehearsal: whether it hears what `verify` and `rewind` execute again; None: as in a quick pass.
     """
 
     outside_effects: bool = False
     in_quick_pass: bool | None = None
+    replays: bool | None = None
+    in_rehearsal: bool | None = None
 
     @property
     def callback_name(self) -> str:
@@ -65,6 +70,9 @@ class Callback:
 
     def subscribe(self, listeners: Any) -> None:
         """Subscribe to more than moments, when it is registered: `listeners.add(Stepped, self.stepped, owner=self)`."""
+
+    def replaying(self, replay: Any) -> None:
+        """Hear that a replay begins, which has no driver and calls no `on_after_trainer_initialized`; get ready."""
 
     def replayed(self, replay: Any) -> None:
         """Hear that a replay has gone through its journal, which may end anywhere; give back what was opened."""

@@ -67,6 +67,7 @@ class Checkpoint(Callback):
             no folder, or no monitor for `topk`; or, then or when a run begins, the folder can't be written to.
     """
 
+    replays = False
     in_quick_pass = False
 
     def __init__(

@@ -62,6 +62,9 @@ class EarlyStopping(Callback):
         self._monitor = Monitor.of(*self._asked, trainer=trainer, needed_by="EarlyStopping")
         check_validates(trainer, "EarlyStopping")
 
+    def replaying(self, replay: Any) -> None:
+        self._monitor = Monitor.of(*self._asked, trainer=replay, needed_by="EarlyStopping")
+
     def on_sanity_check_end(self, trainer: Any, sanity_check_res: dict[str, Any]) -> None:
         assert self._monitor is not None
         self._monitor.check(sanity_check_res)

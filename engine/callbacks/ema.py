@@ -49,6 +49,8 @@ class EMA(Callback):
             `EMA` is evaluated with too.
     """
 
+    replays = False
+
     def __init__(
         self,
         decay: float = 0.999,

@@ -47,6 +47,7 @@ class LoadBestModel(HasMonitorCallback):
         CallerError: an argument can't be used; or, when the trainer is built, there is no monitor.
     """
 
+    replays = False
     in_quick_pass = False
 
     def __init__(

@@ -25,6 +25,8 @@ class LRMonitor(Callback):
         CallerError: it is none.
     """
 
+    replays = False
+
     def __init__(self, every: int = 1) -> None:
         self._every = arguments.count(every, "every")
 

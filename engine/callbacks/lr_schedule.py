@@ -36,6 +36,8 @@ class LRSchedule(Callback):
             schedule has come to its end, and there are updates left.
     """
 
+    replays = False
+
     def __init__(
         self,
         scheduler: Any,

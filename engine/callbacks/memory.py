@@ -29,6 +29,8 @@ class MemoryMonitor(Callback):
         CallerError: it is none.
     """
 
+    replays = False
+
     def __init__(self, every: int = 100) -> None:
         self._every = arguments.count(every, "every")
 

@@ -25,8 +25,10 @@ class ModelSummary(Callback):
         CallerError: it is no such number.
     """
 
+    replays = False
     outside_effects = True  # what a process before this one has said isn't said again
     in_quick_pass = True
+    in_rehearsal = False
 
     def __init__(self, depth: int = 1) -> None:
         if type(depth) is not int or depth < -1:

@@ -58,6 +58,7 @@ class MoreEvaluate(Callback):
         CallerError: an argument can't be used.
     """
 
+    replays = False
     in_quick_pass = False
 
     def __init__(

@@ -143,6 +143,9 @@ class HasMonitorCallback(ResultsMonitor, Callback):
         if self.must_have_monitor:
             check_validates(trainer, type(self).__name__)
 
+    def replaying(self, replay: Any) -> None:
+        self.take_monitor_of(replay, type(self).__name__ if self.must_have_monitor else "")
+
     def on_sanity_check_end(self, trainer: Any, sanity_check_res: dict[str, Any]) -> None:
         self.check_results(sanity_check_res)
 

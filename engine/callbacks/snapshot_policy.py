@@ -27,6 +27,8 @@ class SnapshotPolicy(Callback):
         CallerError: `every` is none of these; or, at the first evaluation, the results lack `keep`'s monitor.
     """
 
+    replays = False
+
     def __init__(self, every: int | str | None = "epoch", keep: Keep | None = None) -> None:
         self.every = every
         self.has_work = every is not None or (keep is not None and keep.best > 0)

@@ -26,6 +26,8 @@ class TimeLimit(Callback):
         CallerError: an argument can't be used.
     """
 
+    replays = False
+
     def __init__(self, limit: Any, at: str = "batch") -> None:
         seconds = arguments.duration(limit, "limit")
         if seconds is None:

@@ -34,6 +34,8 @@ class Warmup(Callback):
             the learning rates of the same optimizers.
     """
 
+    replays = False
+
     def __init__(self, warmup: float = 0.1, schedule: str = "linear") -> None:
         if type(warmup) not in (int, float) or not (warmup >= 0 and (type(warmup) is int or warmup <= 1)):
             raise CallerError(

@@ -350,7 +350,7 @@ class Logger(Callback):
         if self.on_fault == "raise":
             check_writable(folder, type(self).__name__)
         with _untouched(trainer):
-            memory, new = claim(folder, run, name, anew=isinstance(trainer, Replay))
+            memory, new = claim(folder, run, name, anew=isinstance(trainer, Replay) and self._written is None)
             before = dict(memory)
             self.open(folder, memory)
             if memory != before:
@@ -403,7 +403,8 @@ class Logger(Callback):
 
 def _untouched(trainer: Any) -> Any:
     """Keep the generators as they are: what a library does when it is imported or begins is no affair of the run."""
-    return nullcontext() if trainer.driver is None else trainer.driver.forked()
+    driver = getattr(trainer, "driver", None)  # a replay has none
+    return nullcontext() if driver is None else driver.forked()
 
 
 def _plain(value: Real) -> int | float:

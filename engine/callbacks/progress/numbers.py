@@ -129,6 +129,9 @@ def _evaluation_batches(trainer: Any, state: Any) -> int | None:
 
 def learning_rates(trainer: Any) -> list[float | None]:
     """Return the learning rates of all parameter groups; None for one that is a tensor, which might lie on a device."""
-    optimizers = getattr(trainer.driver, "optimizers", None) or ()
+    driver = getattr(trainer, "driver", None)
+    if driver is None:  # a replay knows the rates from its record
+        return list(getattr(trainer, "lr", ()))
+    optimizers = getattr(driver, "optimizers", None) or ()
     rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     return [float(rate) if isinstance(rate, (int, float)) else None for rate in rates]

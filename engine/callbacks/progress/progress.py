@@ -69,6 +69,9 @@ class Progress(Callback):
         CallerError: an argument can't be used.
     """
 
+    replays = True  # a live line also hears that a batch is fetched, which a replay leaves out
+    in_rehearsal = False
+
     def __init__(
         self,
         mode: str | None = "auto",
