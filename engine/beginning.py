@@ -38,7 +38,16 @@ class Rest:
 
 
 def start(engine: Engine) -> None:
-    """Get the driver ready, and open the recording of a new run."""
+    """Get the driver ready, and open the recording of a new run.
+
+    Raises:
+        CallerError: the engine stands somewhere in a run that it has executed again.
+    """
+    if engine.trainer_state.seq != 0:
+        raise CallerError(
+            f"this trainer stands after transition {engine.trainer_state.seq} of a run that it executed again, which "
+            "is no beginning: rewind() it, give a resume_from, or build a new one"
+        )
     engine._prepare()
     if engine.run_dir is not None:
         about = created(engine, engine.run_dir)
@@ -111,7 +120,33 @@ def _record(engine: Engine, rest: Rest) -> None:
     incarnation = journal.incarnations[-1].number + 1
     engine._recorder = engine._open_recorder(about, incarnation=incarnation, parent=rest.position)
     engine._recorder.snapshots.last_seq = rest.position.seq
-    engine._recorder.side("continued", at=rest.position.seq, changed={k: list(v) for k, v in changed.items()})
+    code = changed_code(engine, engine.run_dir, about)
+    told = {"changed": {k: list(v) for k, v in changed.items()}, **code}
+    engine._recorder.side("continued", at=rest.position.seq, **told)
+    say_changed(engine, code)
+
+
+def changed_code(engine: Engine, run_dir: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """Return, for rank 0's side record, which of the user's own modules changed since a run's last life.
+
+    Args:
+        engine: which goes on with it.
+        run_dir: the run, or a folder that a trainer was saved to.
+        about: its `run.json`.
+
+    Returns:
+        {"code": {file: [old, new]}}, or nothing where none did.
+    """
+    if not engine.ranks.first:
+        return {}
+    code = recording.changed_code(about, Journal(run_dir) if recording.holds_a_run(run_dir) else None)
+    return {"code": {name: list(pair) for name, pair in code.items()}} if code else {}
+
+
+def say_changed(engine: Engine, code: dict[str, Any]) -> None:
+    """Say what `changed_code` found."""
+    for name in code.get("code", ()):
+        engine.say(f"{name} changed since the run was at work last")
 
 
 def _decide_again(engine: Engine, event: Event, dest: str) -> None:

@@ -18,6 +18,7 @@ from tachograph.states.errors import CallerError
 
 from .callbacks.callback import Callback
 from .describing import described
+from .listeners import takes_part
 
 Limit = int | float
 """A number of batches, -1 for all; or a fraction of a loader's length."""
@@ -84,7 +85,7 @@ class Debugging:
         """Return the callbacks that hear of a run: in a quick pass, none that would leave something behind."""
         if not self.fast:
             return list(callbacks)
-        return [callback for callback in callbacks if not isinstance(callback, Callback) or _takes_part(callback)]
+        return [callback for callback in callbacks if not isinstance(callback, Callback) or takes_part(callback)]
 
     # -- what becomes of a run -----------------------------------------------------------------------------
 
@@ -151,10 +152,6 @@ def debugging_of(given: Mapping[str, Any]) -> Debugging:
         detect_anomaly=bool(_switch(given, "detect_anomaly")),
         compile=_options(given["compile"]),
     )
-
-
-def _takes_part(callback: Callback) -> bool:
-    return not callback.outside_effects if callback.in_quick_pass is None else callback.in_quick_pass
 
 
 def _limit(given: Mapping[str, Any], name: str) -> Limit:

@@ -115,6 +115,7 @@ class Engine(Interruptions):
         self._recorder: Recorder | None = None
         self._closing: Recorder | None = None
         self._rest: Rest | None = None
+        self._rehearsal: Any = None  # what has brought a trainer to the point of a run where it stands
         self._running = False
         self._attention = False
         self._snapshot_asked = False
@@ -372,8 +373,12 @@ class Engine(Interruptions):
             _, held = self.driver.read(sources.intact_snapshot(source).path)
             self.driver.restore(held, training=False)
             source = None
+        rehearsal, self._rehearsal = self._rehearsal, None
         if source is not None:
             resume.enter(self, source, on_divergence, strict)
+            return True
+        if rehearsal is not None:
+            rehearsal.fork()
             return True
         if self._rest is not None:
             return beginning.go_on(self, self._rest)

@@ -191,7 +191,7 @@ def _restore(
     if lock is not None:  # how it ended isn't what will happen there now
         engine.announced_until = 0 if last is None else last.seq - (last.event in ("Failed", "Stopped"))
     report = ResumeReport(run_dir, path, start.seq, len(past.expected), chosen.passed_over, chosen.torn, changed)
-    _tell(engine, report, snapshot)
+    _tell(engine, report, snapshot, about)
     if engine._recorder is not None and lock is not None and not recording.is_felt(changed):
         engine._recorder.expect(dict(past.expected), _saying(engine, start.seq), _on_divergence(engine, on_divergence))
     if snapshot is not None:
@@ -268,7 +268,7 @@ def _record(
     if engine.run_dir is None:
         return
     if lock is None:
-        parent = {"run": about["run"], **attrs.asdict(start)}
+        parent = {"run": about["run"], **attrs.asdict(start), "run_dir": str(run_dir)}
         about = beginning.created(engine, engine.run_dir, parent)
         engine._recorder = engine._open_recorder(about, incarnation=0, parent=attrs.evolve(start, incarnation=-1))
         return
@@ -298,7 +298,7 @@ def _hear_again(engine: Engine, line: str) -> None:
     engine._hear(told["from"], event, told["to"])
 
 
-def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> None:
+def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None, about: dict[str, Any]) -> None:
     for sentence in report.passed_over:
         warnings.warn(sentence, stacklevel=5)
     inexact = snapshot is not None and not snapshot.exact
@@ -307,6 +307,7 @@ def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> No
             f"{report.snapshot} was taken when an error had struck inside a state's work: what follows isn't exact",
             stacklevel=5,
         )
+    code = beginning.changed_code(engine, report.run_dir, about)
     if engine._recorder is not None:
         name = None if report.snapshot is None else report.snapshot.name
         changed = {k: list(v) for k, v in report.changed.items()}
@@ -319,6 +320,7 @@ def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> No
             changed=changed,
             felt=recording.is_felt(changed),
             exact=not inexact,
+            **code,
         )
     where = "from the beginning: there was no snapshot" if snapshot is None else f"at {report.seq:,}"
     n = report.to_match
@@ -327,6 +329,7 @@ def _tell(engine: Engine, report: ResumeReport, snapshot: Snapshot | None) -> No
     for name, (old, new) in report.changed.items():
         others = "; what follows may have other bits" if name.startswith("environment.") else ""
         engine.say(f"{name} changed from {old} to {new}{others}")
+    beginning.say_changed(engine, code)
     for name in report.torn:
         engine.say(f"{name} wasn't finished when its process died, and was removed")
     for name in [] if snapshot is None else snapshot.strangers():

@@ -39,7 +39,9 @@ def take(engine: Engine, *, exact: bool, journal_failed: bool = False) -> None:
     many = engine.ranks.world_size > 1
     if many:
         wait(engine)  # what became of the one before is the same on all ranks only then
-    if recorder is None or driver is None or state.seq == 0 or recorder.snapshots.last_seq == state.seq:
+    if recorder is None or not recorder.writes or driver is None or state.seq == 0:
+        return
+    if recorder.snapshots.last_seq == state.seq:
         return
     recorder.snapshots.wait()  # one copy in memory at a time, into which the next may go
     unwritten = recorder.unwritten if journal_failed else None

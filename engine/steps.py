@@ -168,6 +168,15 @@ class Steps:
             raise CallerError("skip_update() is for listeners of on_before_optimizer_step")
         self._leave_out = True
 
+    def _pass_over(self) -> None:
+        """Do nothing with the batch in work; close its window if it is the last of it."""
+        if self._closes and self.trainer_state.accumulated == 0:
+            self.driver.leave_out_step()  # type: ignore[union-attr]
+            self.step_skipped = True
+            return
+        self.step()
+        self.zero_grad()
+
     def zero_grad(self) -> None:
         """Clear the gradients, if this batch closes the accumulation window."""
         if not self._closes:
@@ -229,10 +238,9 @@ class Steps:
         return late
 
     def _step(self, state: TrainerState) -> Event:
-        driver, steps = self.driver, self.accumulation_steps
-        if steps != 1:
-            self._divisor = window_size(state, steps, self._tail)
-            self._closes = state.accumulated + 1 >= self._divisor
+        driver = self.driver
+        if self.accumulation_steps != 1:
+            self._place_in_window(state)
         self.step_skipped = False
         self._rates = ()
         losses = self._losses = []
@@ -262,6 +270,11 @@ class Steps:
             event = attrs.evolve(event, validate_due=True)
         self.batch = self.batch_indices = self._given = None
         return event
+
+    def _place_in_window(self, state: TrainerState) -> None:
+        """Find what the loss of the batch in work is divided by, and whether it closes its window."""
+        self._divisor = window_size(state, self.accumulation_steps, self._tail)
+        self._closes = state.accumulated + 1 >= self._divisor
 
     def _flush(self, state: TrainerState) -> None:
         """Take the update of an open window that turned out to end here.

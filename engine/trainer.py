@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -45,6 +46,7 @@ from .marked import OnDescriptor, hand_out, marked_for
 from .min_epochs import min_epochs_of
 from .mirrored import Mirrored
 from .models import Models
+from .rehearsals import Rehearsals
 from .steps import Steps
 from .user_state import State
 
@@ -53,7 +55,7 @@ _OUTSIDE_AN_EPOCH = ("init", "sanity_check", "epoch_begin", "epoch_end")
 _fetched = maker(Fetched, "ids")
 
 
-class Trainer(Steps, Evaluations, Models, Finders, Engine):
+class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
     """Trains a model.
 
     Args:
@@ -296,21 +298,13 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
         arguments.batches(num_eval_batch_per_dl, "num_eval_batch_per_dl")
         if num_eval_sanity_batch != 0:
             arguments.batches(num_eval_sanity_batch, "num_eval_sanity_batch")
-        assert self.driver is not None
-        self._num_train, self._num_eval, sanity = self._debug.limits(
+        limits = self._debug.limits(
             num_train_batch_per_epoch, num_eval_batch_per_dl, num_eval_sanity_batch, self.train_dataloader
         )
-        self.driver.set_dataloader(self.train_dataloader, self._num_train)
-        if self._unchecked:  # not before: listeners may still have been added
-            self._check, self._unchecked = Check(self, STEP, "batch_step_fn"), False
-        self._sanity = sanity if self.evaluator is not None else 0
-        self._measured = self.run_dir is not None
-        self.batch_indices = self._went_on_at = None
-        self._limits.begin()
-        if told := self._debug.sentence():
-            self.say(told)
         try:
-            with self._debug.around(self.driver):
+            with self._at_work(*limits):
+                if told := self._debug.sentence():
+                    self.say(told)
                 end: TrainerState = super().run(
                     resume_from=resume_from, resume_training=resume_training, on_divergence=on_divergence, strict=strict
                 )
@@ -321,6 +315,28 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
             if not self._swallows(catch_KeyboardInterrupt):
                 raise
             return self.trainer_state  # type: ignore[no-any-return]
+
+    @contextmanager
+    def _at_work(self, train: int, validate: int | float, sanity: int) -> Iterator[None]:
+        """Run the body as training is run: with these limits in batches, watched as was asked, and with time running.
+
+        Args:
+            train: of an epoch; -1: all.
+            validate: of each validation loader, likewise.
+            sanity: of the sanity check; 0: none.
+        """
+        assert self.driver is not None
+        self._num_train, self._num_eval = train, validate
+        self.driver.set_dataloader(self.train_dataloader, train)
+        if self._unchecked:  # not before: listeners may still have been added
+            self._check, self._unchecked = Check(self, STEP, "batch_step_fn"), False
+        self._sanity = sanity if self.evaluator is not None else 0
+        self._measured = self.run_dir is not None
+        self._went_on_at = None
+        self._limits.begin()
+        try:
+            with self._debug.around(self.driver):
+                yield
         finally:
             self._limits.end()
 
@@ -491,6 +507,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Engine):
             "batch_step_fn": describing.named(self._step_fn) if self._own_step else None,
             "validation": {} if self.evaluator is None else {**self.evaluator.built_with(), "batches": self._num_eval},
             "validate_every": self._due.plain(),
+            "sanity_batches": self._sanity,
             "snapshot_every": self._snapshot_every,
             "keep_snapshots": None if self.keep_snapshots is None else self.keep_snapshots.plain(),
             "on_snapshot_fault": self.on_snapshot_fault,

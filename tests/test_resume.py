@@ -638,7 +638,8 @@ def test_a_run_that_is_resumed_into_another_place_is_a_run_of_its_own(
     assert files_of(source) == files
     about = json.loads((tmp_path / "other" / "run.json").read_text())
     parent = json.loads((source / "run.json").read_text())["run"]
-    assert about["parent"] == {"run": parent, "incarnation": 0, "seq": last.seq, "chain": last.chain}
+    point = {"incarnation": 0, "seq": last.seq, "chain": last.chain}
+    assert about["parent"] == {"run": parent, **point, "run_dir": str(source)}
     assert about["run"] != parent
     assert other.trainer_state == straight.trainer_state
     assert other.journal.chain == straight.journal.chain  # type: ignore[union-attr]

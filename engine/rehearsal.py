@@ -1,0 +1,366 @@
+"""A part of a run, executed again in memory, from the nearest snapshot on: what verify, rewind and a fork stand on.
+
+The trainer that does it has the run's settings. Nothing is written, the run's directory least of all; and callbacks
+that would leave something behind hear nothing. Every transition on the way is held against its record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from tachograph.drivers import NO_BATCH
+from tachograph.states.errors import CallerError
+
+from . import beginning, recording, resume, saving, snapshots
+from .comparison import Comparison
+from .diff import Divergence
+from .journal import Journal, JournalError, Record
+from .snapshot_writer import write_whole
+from .snapshots import Snapshot, SnapshotFault
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+_SANITY_BATCHES = 2
+"""What `run()` takes for the sanity check where a run of an older version hasn't told."""
+
+
+class Rehearsal:
+    """A run, and the trainer that does a part of it again.
+
+    Args:
+        trainer: built as the run's was.
+        run_dir: the run.
+
+    Attributes:
+        journal: the run's.
+        first: the first transition that its journal has.
+        last: the last one.
+        differing: settings that differ between the run and the trainer, and may: name -> (the run's, the trainer's).
+        passed_over: a sentence for each snapshot that couldn't be used.
+        comparison: what the transitions are held against.
+
+    Raises:
+        CallerError: several processes train; or the trainer is running.
+        FileNotFoundError, NotARun, JournalError: it isn't a run, or its journal can't be read.
+    """
+
+    def __init__(self, trainer: Trainer, run_dir: str | Path) -> None:
+        if trainer._running:
+            raise CallerError("this trainer is running: a part of a run is executed again by a trainer of its own")
+        self.trainer = trainer
+        self.run_dir = Path(run_dir)
+        self.about = recording.load(self.run_dir)
+        worlds = self.about.get("world", 1), trainer.ranks.world_size
+        if max(worlds) > 1:
+            raise CallerError(
+                f"a run is executed again in one process: {run_dir} was made by {worlds[0]}, and here are {worlds[1]}"
+            )
+        self.journal = Journal(self.run_dir)
+        if self.journal.last is None:
+            raise JournalError(f"{run_dir} has no transition yet: there is nothing to execute again")
+        self.first, self.last = self.journal.beginning.seq + 1, self.journal.last.seq
+        self.differing: dict[str, tuple[Any, Any]] = {}
+        self.passed_over: list[str] = []
+        self.comparison: Comparison | None = None
+
+    # -- where to begin ------------------------------------------------------------------------------------
+
+    def check(self, seq: int, name: str) -> None:
+        """Refuse a transition that the run hasn't got."""
+        if type(seq) is not int or not self.first <= seq <= self.last:
+            raise CallerError(f"{name}={seq!r}: {self.run_dir} has the transitions {self.first} to {self.last}")
+
+    def nearest(self, seq: int) -> Snapshot | None:
+        """Return the newest snapshot at or before a transition from which the run can be done again exactly."""
+        place = snapshots.place_in(self.journal)
+        held, self.passed_over = snapshots.candidates(*snapshots.catalogue(self.run_dir), self.about["run"])
+        for snapshot in held:
+            where = place(snapshot) if snapshot.exact and snapshot.seq <= seq else None
+            if where is None or snapshot.about()["unwritten"] is not None:
+                continue
+            placed = attrs.evolve(snapshot, incarnation=where)
+            fault = placed.fault()
+            if not fault:
+                return placed
+            self.passed_over.append(f"{snapshot.path.name} was passed over: {fault}")
+        return None
+
+    def start(self, seq: int) -> Snapshot | None:
+        """Return what the run is done again from, to stand after a transition; None: from its beginning.
+
+        Raises:
+            SnapshotFault: there is no snapshot at or before it, and the beginning isn't at hand; it names the nearest.
+        """
+        found = self.nearest(seq)
+        if found is not None:
+            return found
+        trainer = self.trainer
+        if self.first == 1 and (trainer._beginning is not None or _is_new(trainer)):
+            return None
+        why = (
+            "its journal begins later than the run did"
+            if self.first > 1
+            else "this trainer has run, so the weights it began with are gone: build a new one"
+        )
+        after = self._first_after(seq)
+        there = "it has none" if after is None else f"the first one that can be used is after {after:,}"
+        told = "".join(f" {sentence}." for sentence in self.passed_over)
+        raise SnapshotFault(
+            f"{self.run_dir} has no snapshot at or before transition {seq:,}: {there}; and {why}.{told}"
+        )
+
+    def earliest(self) -> int:
+        """Return the first transition that can be executed again: the first of all, or the one after a snapshot."""
+        trainer = self.trainer
+        if self.first == 1 and (trainer._beginning is not None or _is_new(trainer)):
+            return 1
+        after = self._first_after(-1)
+        return self.first if after is None else after + 1
+
+    def _first_after(self, seq: int) -> int | None:
+        place = snapshots.place_in(self.journal)
+        held, _ = snapshots.candidates(*snapshots.catalogue(self.run_dir), self.about["run"])
+        later = [s.seq for s in held if s.exact and s.seq > seq and place(s) is not None and not s.fault_by_size()]
+        return min(later, default=None)
+
+    def cost(self, start: Snapshot | None, seq: int) -> str:
+        """Say where it is done again from, and how many transitions that takes, and how long they took in the run."""
+        begins = 0 if start is None else start.seq
+        where = "the beginning" if start is None else f"the snapshot after {begins:,}"
+        n = seq - begins
+        if n == 0:
+            return f"from {where}"
+        spent = self._time(seq) - self._time(begins)
+        took = f", which took {spent:.3g} s in the run" if spent > 0 else ""
+        return f"from {where}: {n:,} transition{'' if n == 1 else 's'} to execute again{took}"
+
+    def _time(self, seq: int) -> float:
+        return float(self.journal.seek(max(seq, self.first)).meta["time"])
+
+    # -- going there ---------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def entered(self, start: Snapshot | None, parted: Callable[[Divergence], None]) -> Iterator[None]:
+        """Run the body with the trainer standing at a snapshot, or at the beginning, as the run's trainer stood there.
+
+        Args:
+            start: what `start()` returned.
+            parted: told of the first transition that differs from its record.
+
+        Raises:
+            SettingsChanged, RestoreFault, RestoreMismatch: the trainer isn't built as the run's was.
+        """
+        life = 0 if start is None else self._borders().get(start.seq, start.incarnation)
+        held = recording.in_force(self.about, self.journal, life)
+        self.trainer._rehearsal = None
+        with self._at_work(held):
+            self._take_limits(held)
+            self._hold_settings(held)
+            self._stand(start, parted)
+            yield
+
+    @contextlib.contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Run the body with the trainer at work where it stands."""
+        life = self.record(self.trainer.trainer_state.seq + 1).incarnation
+        with self._at_work(recording.in_force(self.about, self.journal, life)):
+            self.trainer._recorder = self.comparison  # type: ignore[assignment]
+            yield
+
+    @contextlib.contextmanager
+    def _at_work(self, held: dict[str, Any]) -> Iterator[None]:
+        trainer = self.trainer
+        batches = held.get("num_train_batch_per_epoch", -1), held.get("validation", {}).get("batches", -1)
+        limits = trainer.n_epochs, trainer.n_batches, trainer.max_time
+        with (
+            trainer._at_work(*batches, held.get("sanity_batches", _SANITY_BATCHES)),
+            trainer.listeners.hushed(),
+        ):
+            trainer._running = trainer._measured = True
+            trainer.announced_until = sys.maxsize  # whatever it says was said when it was recorded
+            try:
+                yield
+            finally:
+                self._leave(*limits)
+
+    def _leave(self, n_epochs: int | None, n_batches: int | None, max_time: float | None) -> None:
+        trainer = self.trainer
+        trainer._running = trainer._attention = trainer._snapshot_asked = False
+        trainer._recorder = trainer._rest = trainer._signal = None
+        trainer._waiting.clear()
+        trainer._limits.n_batches, trainer._limits.max_time = n_batches, max_time
+        state = attrs.evolve(trainer.trainer_state, n_epochs=n_epochs)
+        trainer.trainer_state = state
+        trainer.announced_until = state.seq
+
+    def _take_limits(self, held: dict[str, Any]) -> None:
+        """Have the run end where it ended: schedules may look at that, and at nothing of the clock."""
+        trainer = self.trainer
+        trainer._limits.n_batches, trainer._limits.max_time = held.get("n_batches"), None
+        trainer.trainer_state = attrs.evolve(trainer.trainer_state, n_epochs=held.get("n_epochs"))
+
+    def _hold_settings(self, held: dict[str, Any]) -> None:
+        trainer = self.trainer
+        changed = trainer.take_settings({**self.about, "settings": held})
+        here = {"environment": recording.environment(trainer._environment())}
+        changed = {**changed, **recording.compare_settings(held, here)}
+        weighs = (*recording.FELT, "environment")
+        self.differing = {name: pair for name, pair in changed.items() if name.split(".")[0] in weighs}
+
+    def _stand(self, start: Snapshot | None, parted: Callable[[Divergence], None]) -> None:
+        trainer, point = self.trainer, start
+        if start is None and trainer._beginning is not None:
+            point = trainer._beginning.snapshot
+        batch: Any = NO_BATCH
+        trainer.batch = trainer.batch_indices = None
+        if point is None:
+            trainer.trainer_state = attrs.evolve(trainer.trainer_state, seq=0)
+            trainer._prepare()
+            trainer._beginning = Beginning.of(trainer)
+        else:
+            batch = resume._load(trainer, point, strict=True)
+        state = trainer.trainer_state
+        if getattr(state, "stop_asked", "") and start is not None and start.seq in self._borders():
+            state = trainer.trainer_state = attrs.evolve(state, stop_asked="")
+        at = resume._point(start)
+        self.comparison = Comparison(self.journal, self.about["run"], trainer.machine, type(state), at, parted)
+        trainer._recorder = self.comparison  # type: ignore[assignment]
+        if point is not None:
+            trainer._reenter(state, batch)
+            assert trainer.driver is not None
+            trainer.driver.restore_generators()
+
+    def _borders(self) -> dict[int, int]:
+        """Return by the last transition of each life that another one followed, which one that was."""
+        lives = self.journal.lineage
+        ends = [upto for _, upto in lives[:-1]]
+        return {upto: number for upto, (number, _) in zip(ends, lives[1:], strict=True) if upto is not None}
+
+    def refuse_other_hyperparameters(self) -> None:
+        """Refuse a trainer whose optimizers were built with other values: they would be felt on the way.
+
+        Raises:
+            CallerError: it names one.
+        """
+        for name, (old, new) in self.differing.items():
+            if name.startswith("hyperparameters."):
+                raise CallerError(
+                    f"{name} is {old} in the run and {new} in this trainer: build it as the run's was, and change that "
+                    "after rewind()"
+                )
+
+    def go(self, upto: int) -> str:
+        """Go on until so many transitions are committed, over the borders of lives.
+
+        Returns:
+            Why it stopped before; "" where it didn't.
+        """
+        trainer = self.trainer
+        for border, life in sorted(self._borders().items()):
+            if trainer.trainer_state.seq < border <= upto:
+                trainer._loop(border)
+                stopped = self._cross(border, life)
+                if stopped:
+                    return stopped
+        trainer._loop(upto)
+        return ""
+
+    def _cross(self, border: int, life: int) -> str:
+        """Go over to the life that was resumed here, without restoring what it restored: that must be what is there."""
+        trainer = self.trainer
+        changed = {
+            k: v for r in self.journal.beginnings() if r.incarnation == life for k, v in r.data["changed"].items()
+        }
+        felt = [name for name in changed if recording.is_felt([name])]
+        if felt:
+            old, new = changed[felt[0]]
+            return f"after {border:,} the run went on with another {felt[0]}: {old} before, {new} from there on"
+        self._take_limits(recording.in_force(self.about, self.journal, life))
+        trainer.trainer_state = trainer._with_limits(attrs.evolve(trainer.trainer_state, stop_asked=""))
+        return ""
+
+    # -- standing there ------------------------------------------------------------------------------------
+
+    def record(self, seq: int) -> Record:
+        """Return what is recorded of a transition."""
+        return self.journal.seek(seq)
+
+    def fork(self) -> None:
+        """Begin a run of the trainer's own where it stands; the point is told as its parent.
+
+        Raises:
+            CallerError: its run directory holds a run already.
+        """
+        trainer, comparison = self.trainer, self.comparison
+        assert comparison is not None
+        assert trainer.driver is not None
+        position, state, batch = comparison.position, trainer.trainer_state, trainer.batch
+        trainer.driver.close()
+        trainer._prepare()
+        held = recording.in_force(self.about, self.journal, position.incarnation)
+        if trainer.run_dir is not None:
+            parent = {"run": self.about["run"], **attrs.asdict(position), "run_dir": str(self.run_dir)}
+            about = beginning.created(trainer, trainer.run_dir, parent)
+            trainer._recorder = trainer._open_recorder(
+                about, incarnation=0, parent=attrs.evolve(position, incarnation=-1)
+            )
+            changed = recording.differences(held, {**about["settings"], "environment": about["environment"]})
+            trainer._recorder.side("forked", **parent, changed={k: list(v) for k, v in changed.items()})
+        trainer.announced_until = position.seq
+        trainer._reenter(trainer.trainer_state, NO_BATCH if batch is None else batch)
+        trainer.say(f"goes on from transition {state.seq:,} of {self.run_dir}")
+        trainer._snapshot()  # it must not depend on the other run's files, not even for a moment
+        if trainer._recorder is not None:
+            trainer._recorder.snapshots.wait()
+
+
+class Beginning:
+    """What a trainer was before its first transition, kept beside it, so that it can begin again.
+
+    Attributes:
+        snapshot: it.
+    """
+
+    def __init__(self, folder: tempfile.TemporaryDirectory[str], snapshot: Snapshot) -> None:
+        self._folder = folder
+        self.snapshot = snapshot
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> Beginning:
+        """Keep what a trainer is that is ready for its first transition."""
+        driver, state = trainer.driver, trainer.trainer_state
+        assert driver is not None
+        capture = driver.capture(saving.check(trainer), NO_BATCH)
+        about = {
+            "seq": 0,
+            "chain": resume.GENESIS.chain,
+            "exact": True,
+            "schema": resume.schema_of(state),
+            "state": attrs.asdict(state, recurse=False),
+            "unwritten": None,
+        }
+        folder = tempfile.TemporaryDirectory(prefix="tachograph-")
+        path = Path(folder.name) / "beginning"
+        snapshot = write_whole(trainer.world.files, path, about, lambda to: driver.save(capture, to), "", 0)
+        return cls(folder, snapshot)
+
+
+def _is_new(trainer: Trainer) -> bool:
+    return trainer.trainer_state.seq == 0 and trainer._rest is None
+
+
+def warn(divergence: Divergence) -> None:
+    """Say that the way to a point differs from what is recorded."""
+    warnings.warn(f"the way there isn't what was recorded: {divergence}", stacklevel=8)
+
+
+__all__ = ["Beginning", "Rehearsal", "warn"]
