@@ -21,6 +21,7 @@ from tachograph.states.errors import CallerError, TachographError, note
 
 from .callbacks.callback import Callback
 from .journal import Journal, Record
+from .journal.codec import from_json, plain, restored
 from .listeners import Give, Listeners
 from .mirrored import Mirrored
 from .replayable import Skipped, leave_out
@@ -125,6 +126,7 @@ class Replay:
         self._measured: Record | float | None = None
         self._lost = False  # `_measured` isn't known here
         self._event_names = self.machine.event_classes
+        self._omitted: dict[tuple[str, int], dict[str, Any]] = {}
 
     # -- for users -----------------------------------------------------------------------------------------
 
@@ -420,8 +422,12 @@ class Replay:
             note(error, f"while {_said(record)} of {self.run_dir} was replayed {blamed}".rstrip())
 
     def _event(self, record: Record, cls: type[Event]) -> Event:
+        key = record.event, id(record.header)
+        omitted = self._omitted.get(key)
+        if omitted is None:
+            omitted = self._omitted[key] = _other_defaults(record, cls)
         try:
-            return cls(**record.data)
+            return cls(**{**omitted, **restored(from_json(record.raw_data))})
         except TypeError as error:
             raise self._unknown(record) from error
 
@@ -430,6 +436,19 @@ class Replay:
             f"transition {record.seq} of {self.run_dir} is {record.event}, which this machine doesn't know so: "
             "give replay() the machine of the run"
         )
+
+
+def _other_defaults(record: Record, cls: type[Event]) -> dict[str, Any]:
+    """Return the fields that a record of this kind leaves out at another value than the class's default of today."""
+    own = {field.name: field.default for field in attrs.fields(cls)}  # type: ignore[arg-type, misc]
+    held = record.header.defaults_of(record.event)
+    return {name: value for name, value in held.items() if not _is_default(own.get(name), value)}
+
+
+def _is_default(default: Any, value: Any) -> bool:
+    """Say whether a default is written as this value: a tuple is written as a list."""
+    made = default.factory() if isinstance(default, type(attrs.Factory(list))) and not default.takes_self else default
+    return bool(plain(made) == value) and type(plain(made)) is type(value)
 
 
 def _loss_of(record: Record) -> float | None:
