@@ -11,12 +11,15 @@ from typing import Any
 
 import torch
 
-from . import carrying, generators, hyperparameters, restoring, storage
+from . import carrying, fingerprints, generators, hyperparameters, restoring, storage
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
 from .loaders import BatchSource
 from .measuring import Losses
 from .staging import Staging
+
+NOT_WRITTEN = ("staging", "names")
+"""Entries of a capture that its files don't hold."""
 
 
 class Captures(Driver):
@@ -60,6 +63,7 @@ class Captures(Driver):
         plain = in_hand and storage.is_plain(batch)
         return {
             "staging": staging,
+            "names": fingerprints.names_in(self.model, self.optimizers),
             "model": staging.copied("model", self.model.state_dict()) if whole else None,
             "optimizers": staging.copied("optimizers", [o.state_dict() for o in self.optimizers]) if whole else None,
             "buffers": None if whole else staging.copied("buffers", dict(self.model.named_buffers())),
@@ -79,11 +83,13 @@ class Captures(Driver):
         }
 
     def save(self, capture: Any, directory: Path) -> dict[str, tuple[int, str]]:
-        parts = {f"rank-{self.ranks.rank}.pt": {k: v for k, v in capture.items() if k not in ("model", "staging")}}
+        rest = {key: value for key, value in capture.items() if key not in ("model", *NOT_WRITTEN)}
+        parts = {f"rank-{self.ranks.rank}.pt": rest}
         if capture["model"] is not None:
             parts = {"model.pt": capture["model"], **parts}
         try:
-            return {name: storage.write(part, directory / name) for name, part in parts.items()}
+            files = {name: storage.write(part, directory / name) for name, part in parts.items()}
+            return {**files, **fingerprints.write(capture, directory, self.ranks.rank)}
         finally:
             self._staging = capture["staging"]
 
@@ -157,4 +163,4 @@ class Captures(Driver):
         return "; ".join(faults.values())
 
 
-__all__ = ["Captures"]
+__all__ = ["NOT_WRITTEN", "Captures"]

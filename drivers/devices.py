@@ -1,6 +1,9 @@
-"""Whether a device is there: found out when a driver is built, and not at the first batch."""
+"""Whether a device is there, found out when a driver is built and not at the first batch; and what the CPU is."""
 
 from __future__ import annotations
+
+import functools
+import platform
 
 import torch
 
@@ -22,3 +25,18 @@ def check_there(device: torch.device) -> None:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise CallerError(f"device '{device}' isn't there: {reason}") from error
+
+
+@functools.cache
+def cpu() -> str:
+    """Name the CPU's model, and which of torch's kernels it has (AVX2, ...): either may decide on the last bit."""
+    capability = getattr(torch.backends.cpu, "get_cpu_capability", lambda: "")()
+    return f"{_model() or platform.machine()} {capability}".strip()
+
+
+def _model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    except OSError:
+        return platform.processor()

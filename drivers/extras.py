@@ -12,6 +12,14 @@ from typing import Any
 
 from tachograph.states.errors import CallerError
 
+PARTS = ("gradients", "parameters", "buffers", "optimizers", "scaler")
+"""What fingerprints are taken of, in the order in which one follows from the other; the batch comes before them."""
+
+
+def fingerprints_file(rank: int = 0) -> str:
+    """Name the file of a snapshot that holds the fingerprints of what a rank captured. Nothing is restored from it."""
+    return f"fingerprints-{rank}.json" if rank else "fingerprints.json"
+
 
 class Extras:
     """The part of a driver that training can do without."""
@@ -31,6 +39,23 @@ class Extras:
             "bytes" (of parameters and buffers). What several modules share is counted in each, and once in the whole.
         """
         return []
+
+    def fingerprints(self, parts: Sequence[str] = PARTS) -> dict[str, str | None]:
+        """Return 16 hex digits for each part: equal for equal bits, others for others. A device is waited for once.
+
+        Of many ranks each tells of what it holds: all of a model, or its own share.
+
+        Args:
+            parts: some of `PARTS`.
+
+        Returns:
+            part -> digits; None where there is no such thing; {} from a driver that takes none.
+        """
+        return {}
+
+    def fingerprint_of(self, value: Any) -> str | None:
+        """Return 16 hex digits for a batch, or any tree of tensors, arrays and plain data; None: it isn't known."""
+        return None
 
     def overfit(self, batches: int) -> None:
         """Use the first batches of the first epoch in every epoch; called after `set_dataloader`, before `setup`.
@@ -103,4 +128,4 @@ class Extras:
         """Let go of what a step has left that an error ended in its middle."""
 
 
-__all__ = ["Extras"]
+__all__ = ["PARTS", "Extras", "fingerprints_file"]

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from . import carrying, piece_files, pieces, restoring, storage
+from . import carrying, fingerprints, piece_files, pieces, restoring, storage
+from .captures import NOT_WRITTEN
 from .errors import RestoreFault
 from .fsdp_api import DTensor, FSDPModule
 from .many import ManyProcesses
@@ -51,11 +52,13 @@ class ShardedCaptures(ManyProcesses):
         return {**held, "pending": held["staging"].copied("pending", self._pending.named())}
 
     def save(self, capture: Any, directory: Path) -> dict[str, tuple[int, str]]:
-        rest, own = pieces.taken_out({key: value for key, value in capture.items() if key != "staging"})
+        rest, own = pieces.taken_out({key: value for key, value in capture.items() if key not in NOT_WRITTEN})
         name = f"rank-{self.ranks.rank}.pt"
         try:
             files = piece_files.write(own, directory, self.ranks.rank)
-            return {**files, name: storage.write(rest, directory / name)}
+            files[name] = storage.write(rest, directory / name)
+            held = pieces.each({**capture, "staging": None}, lambda piece: piece.values)
+            return {**files, **fingerprints.write(held, directory, self.ranks.rank)}
         finally:
             self._staging = capture["staging"]
 

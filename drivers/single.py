@@ -18,12 +18,14 @@ from torch.optim import Optimizer
 
 from tachograph.states.errors import CallerError
 
-from . import compiling, generators, gradients, hyperparameters, measuring, restoring, storage
+from . import compiling, fingerprints, generators, gradients, hyperparameters, measuring, restoring, storage
 from .averaging import WeightAverages
 from .calls import batch_size, caller_of, check_optimized, device_of, train_fn_of
 from .deterministic import flags
+from .devices import cpu
 from .driver import NO_BATCH
 from .evaluations import Evaluations
+from .extras import PARTS
 from .lengths import length_of
 from .loaders import BatchSource, EvaluationSource, check_loader, hash_ids, settings_of, source_of
 from .loaders.kept import KeptSource
@@ -192,6 +194,7 @@ class TorchDriver(Evaluations, Trials):
         return {
             "torch": torch.__version__,
             "device": str(self.device),
+            "cpu": cpu(),
             "threads": torch.get_num_threads(),
             "num_workers": getattr(self._loader, "num_workers", 0),
             "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
@@ -348,6 +351,19 @@ class TorchDriver(Evaluations, Trials):
 
     def summary(self, depth: int = 1) -> list[dict[str, Any]]:
         return summary(self.model, depth)
+
+    def fingerprints(self, parts: Sequence[str] = PARTS) -> dict[str, str | None]:
+        held: dict[str, Callable[[], Any]] = {
+            "gradients": lambda: {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None},
+            "parameters": lambda: dict(self.model.named_parameters()),
+            "buffers": lambda: dict(self.model.named_buffers()),
+            "optimizers": lambda: fingerprints.of_optimizers(self.model, self.optimizers),
+            "scaler": lambda: None if self._scaler is None else self._scaler.state_dict(),
+        }
+        return fingerprints.of_trees({part: held[part]() for part in parts})
+
+    def fingerprint_of(self, value: Any) -> str:
+        return fingerprints.of_tree(value)
 
     def learning_rates(self) -> list[float]:
         rates = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]

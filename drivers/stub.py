@@ -8,6 +8,7 @@ up, divided and scaled exactly, modulo a prime. Use it to test your own callback
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import zlib
@@ -22,6 +23,7 @@ from tachograph.states.errors import CallerError
 from .averages import Averages
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
+from .extras import PARTS, fingerprints_file
 from .hashing import write_bytes
 
 _PRIME = (1 << 31) - 1
@@ -179,6 +181,20 @@ class StubDriver(Driver):
     def learning_rates(self) -> list[float]:
         return [0.1]
 
+    def fingerprints(self, parts: Sequence[str] = PARTS) -> dict[str, str | None]:
+        """Tell of the weight as the parameters, and of the number of updates as what an optimizer would keep."""
+        held = {
+            "gradients": self.gradient,
+            "parameters": self.weight,
+            "buffers": [],
+            "optimizers": self._updates,
+            "scaler": None,
+        }
+        return {part: None if held[part] is None else self.fingerprint_of(held[part]) for part in parts}
+
+    def fingerprint_of(self, value: Any) -> str:
+        return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
+
     @contextmanager
     def untouched(self) -> Iterator[None]:
         held, ids, samples = json.loads(self.capture({})), self.batch_ids, self.batch_samples
@@ -264,7 +280,10 @@ class StubDriver(Driver):
         return json.dumps(held).encode()
 
     def save(self, capture: Any, directory: Path) -> dict[str, tuple[int, str]]:
-        return {"rank-0.json": write_bytes(capture, directory / "rank-0.json")}
+        told = json.dumps(_fingerprints(json.loads(capture))).encode()
+        name = fingerprints_file()
+        files = {"rank-0.json": write_bytes(capture, directory / "rank-0.json")}
+        return {**files, name: write_bytes(told, directory / name)}
 
     def size_of(self, capture: Any) -> int:
         return len(capture)
@@ -292,6 +311,26 @@ class StubDriver(Driver):
     def restore_generators(self) -> str:
         self.generator, self._to_restore = self._to_restore or self.generator, None
         return self._passed_over
+
+
+def _fingerprints(held: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a snapshot of a real driver tells of each thing in it."""
+
+    def of(value: Any) -> str:
+        return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
+
+    callbacks = held["extra"].get("listeners", {}).get("callbacks", {})
+    return {
+        "format": 1,
+        "model": {"weight": of(held["weight"])},
+        "optimizers": {"0.updates": of(held["updates"])},
+        "gradients": {"weight": of(held["gradient"])},
+        "generators": {"stub": of(held["generator"])},
+        "loader": of(held["batch_ids"]),
+        "scaler": None,
+        "listeners": {name: of(state) for name, state in callbacks.items()},
+        "user": of(held["extra"].get("user")),
+    }
 
 
 class _StubAverages(Averages):

@@ -7,6 +7,7 @@ import datetime
 import functools
 import json
 import os
+import platform
 import sys
 import uuid
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ from typing import Any
 
 from tachograph.states.errors import CallerError, TachographError
 
+from . import own_code
 from .journal import Files, Journal, make_dirs, write_file
 
 FORMAT = 1
@@ -31,7 +33,7 @@ FELT = (
 """Settings that may be changed at a resume and make the history another one: nothing recorded is expected any more."""
 CHANGEABLE = (
     *("n_epochs", "n_batches", "max_time", *FELT),
-    *("snapshot_every", "keep_snapshots", "on_snapshot_fault", "environment"),
+    *("snapshot_every", "keep_snapshots", "on_snapshot_fault", "sanity_batches", "order", "environment"),
 )
 """Settings that may be changed at a resume; the new value is used and recorded."""
 _NESTED = ("hyperparameters", "callbacks", "validation", "environment")
@@ -120,10 +122,12 @@ def about(
         "run": run,
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": sys.argv,
+        "host": platform.node(),
         "parent": parent,
         "world": world,
         "settings": json.loads(json.dumps(dict(settings), default=str)),
         "environment": environment(told),
+        "code": own_code.digests(),
     }
 
 
@@ -176,22 +180,33 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tup
     return {name: (before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)}
 
 
-def in_force(about: Mapping[str, Any], journal: Journal) -> dict[str, Any]:
-    """Return the settings and the environment of a run's last life.
+def in_force(about: Mapping[str, Any], journal: Journal, life: int | None = None) -> dict[str, Any]:
+    """Return the settings and the environment of one of a run's lives.
 
     Args:
         about: its `run.json`.
         journal: its journal, which tells what each life has changed.
+        life: which incarnation; None: the last.
     """
     held = {**about["settings"], "environment": about.get("environment", {})}
     for record in journal.beginnings():
-        held |= {name: now for name, (_, now) in record.data["changed"].items()}
+        if life is None or record.incarnation <= life:
+            held |= {name: now for name, (_, now) in record.data["changed"].items()}
     return held
+
+
+def changed_code(about: Mapping[str, Any], journal: Journal | None) -> dict[str, tuple[str, str]]:
+    """Return file -> (old, new) digest of the user's own modules that changed since a run's last life."""
+    held = dict(about.get("code", {}))
+    for record in () if journal is None else journal.beginnings():
+        held |= {name: now for name, (_, now) in record.data.get("code", {}).items()}
+    return own_code.changed(held, own_code.digests())
 
 
 def environment(engine_s: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `run.json` tells of the machine and the libraries: ours and Python's, and what an engine knows."""
-    return {"python": sys.version.split()[0], "tachograph": _version(), **engine_s}
+    on = f"{platform.system()} {platform.machine()}"
+    return {"python": sys.version.split()[0], "tachograph": _version(), "platform": on, **engine_s}
 
 
 def is_felt(changed: Iterable[str]) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .early_stopping import EarlyStopCallback, EarlyStopping
     from .ema import EMA
     from .execute_on_better import ExecuteOnBetter, ExecuteOnceBetterMonitor
+    from .fingerprints import Fingerprints
     from .grad_clip import GradClip, TorchGradClipCallback
     from .grad_norm_monitor import GradNormMonitor
     from .load_best_model import LoadBestModel, LoadBestModelCallback
@@ -47,6 +48,7 @@ HOMES = {
     "early_stopping": ("EarlyStopCallback", "EarlyStopping"),
     "ema": ("EMA",),
     "execute_on_better": ("ExecuteOnBetter", "ExecuteOnceBetterMonitor"),
+    "fingerprints": ("Fingerprints",),
     "grad_clip": ("GradClip", "TorchGradClipCallback"),
     "grad_norm_monitor": ("GradNormMonitor",),
     "load_best_model": ("LoadBestModel", "LoadBestModelCallback"),
@@ -87,6 +89,7 @@ __all__ = [
     "EarlyStopping",
     "ExecuteOnBetter",
     "ExecuteOnceBetterMonitor",
+    "Fingerprints",
     "GradClip",
     "GradNormMonitor",
     "HasMonitorCallback",

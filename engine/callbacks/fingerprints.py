@@ -1,0 +1,106 @@
+"""`Fingerprints`: records, every so many updates, what went into one and what came of it, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tachograph.engine import arguments
+from tachograph.engine.events import Events
+from tachograph.states import Exhausted, Stepped, TrainerState
+from tachograph.states.step import window_size
+
+from .callback import Callback
+
+_FIRST, _LAST = 1 << 30, -(1 << 30)  # priorities before and after everyone else's
+_AFTER = ("parameters", "buffers", "optimizers", "scaler")
+
+
+class Fingerprints(Callback):
+    """Takes fingerprints of every n-th update, and writes them into the journal beside its transition.
+
+    Of two runs they say which part differed first: the batch, the gradients, the parameters, the buffers, the
+    optimizers or the gradient scaler. A fingerprint is 16 hex digits: equal for equal bits, on any device and with any
+    number of threads. It is taken of the batch that closes the accumulation window, as it goes to the step; of the
+    gradients as the optimizer is given them, after all other listeners (clipped, say); of all else after the update,
+    which may have been skipped. Such an update isn't counted, so the next one is taken too.
+
+    The history of a run is the same with this callback and without it, and it may be added or left out at a resume. A
+    window that turns out to end with its epoch has no batch in hand. With a loop of your own (`train_batch_loop`), the
+    machine knows an epoch as one transition: then one is taken at its end, with the batch and the gradients of the last
+    update that was due.
+
+    On an accelerator the device is waited for, for those updates alone. Each rank tells of what it holds.
+
+    Args:
+        every: of how many updates one is taken, >= 1.
+
+    Attributes:
+        taken: the last ones: "at", the number of the transition; and the digits or None of "batch", "gradients",
+            "parameters", "buffers", "optimizers" and "scaler", of which each follows from those before. None before the
+            first.
+
+    Raises:
+        CallerError: `every` can't be used.
+    """
+
+    replays = False  # a journal holds no tensors
+
+    def __init__(self, every: int = 100) -> None:
+        self._every = arguments.count(every, "every")
+        self.taken: dict[str, Any] | None = None
+        self._batch: str | None = None  # that closes a window which is due
+        self._update: dict[str, Any] | None = None  # what went into the last one that was due, until it is taken
+
+    def subscribe(self, listeners: Any) -> None:
+        listeners.add(Events.on_train_batch_begin, self._begin, priority=_LAST, owner=self)
+        listeners.add(Events.on_before_optimizer_step, self._before_update, priority=_LAST, owner=self)
+        listeners.add(Stepped, self._stepped, priority=_FIRST, owner=self)
+        listeners.add(Exhausted, self._exhausted, priority=_FIRST, owner=self)
+
+    def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
+        self.taken = self._batch = self._update = None
+
+    def on_after_resume(self, trainer: Any, report: Any) -> None:
+        """Look at the batch in hand, of whose beginning only the process before has heard."""
+        self._batch = self._update = None
+        if trainer.trainer_state.state == "step" and trainer.batch is not None:
+            self._begin(trainer, trainer.batch)
+
+    def _begin(self, trainer: Any, batch: Any, indices: Any = None) -> None:
+        state = trainer.trainer_state
+        self._batch = None
+        if self._is_due(state.optimizer_steps) and self._closes(trainer, state):
+            self._batch = trainer.driver.fingerprint_of(batch)
+
+    def _before_update(self, trainer: Any, optimizers: Any) -> None:
+        if self._is_due(trainer.trainer_state.optimizer_steps):
+            gradients = trainer.driver.fingerprints(["gradients"]).get("gradients")
+            self._update = {"batch": self._batch, "gradients": gradients}
+
+    def _stepped(self, trainer: Any, event: Stepped) -> None:
+        before = trainer.trainer_state.optimizer_steps - (event.closed and not event.skipped)
+        if event.closed and self._is_due(before):  # a step of the user's own may take its update unheard
+            self._take(trainer, self._update or {"batch": self._batch, "gradients": None})
+
+    def _exhausted(self, trainer: Any, event: Exhausted) -> None:
+        if self._update is not None:
+            self._take(trainer, self._update)
+
+    def _take(self, trainer: Any, before: dict[str, Any]) -> None:
+        found = trainer.driver.fingerprints(_AFTER)
+        after = {part: found.get(part) for part in _AFTER}
+        self.taken = {"at": trainer.trainer_state.seq, **before, **after}
+        self._batch = self._update = None
+        if trainer._recorder is not None:
+            trainer._recorder.side("fingerprint", **self.taken)
+
+    def _is_due(self, updates: int) -> bool:
+        return (updates + 1) % self._every == 0
+
+    @staticmethod
+    def _closes(trainer: Any, state: TrainerState) -> bool:
+        """Say whether the batch in hand closes its accumulation window; a loop of the user's own counts by itself."""
+        steps = trainer.accumulation_steps
+        if steps == 1 or trainer.train_batch_loop is not None:
+            return True
+        return state.accumulated + 1 >= window_size(state, steps, trainer._tail)
