@@ -62,7 +62,8 @@ class Known:
         events: what happened in each of the two.
         reasons: what those events say of themselves: an error, a reason to stop.
         deterministic: both runs used deterministic algorithms only.
-        tensors: names of tensors that differ in the first snapshots that do.
+        since: the last transition at which what differs is known to have agreed, if updates came between; 0: none.
+        tensors: what differs in the first snapshots of both that do, by its name.
     """
 
     names: tuple[str, str] = ("the first run", "the second")
@@ -79,6 +80,7 @@ class Known:
     events: tuple[str, str] = ("", "")
     reasons: tuple[str, str] = ("", "")
     deterministic: bool = False
+    since: int = 0
     tensors: Sequence[str] = ()
 
 
@@ -131,13 +133,15 @@ def kind_of(field: str) -> str:
         return _IN_SNAPSHOTS.get(name, "counters")
     if first in ("event", "from", "to"):
         return "event"
-    return _IN_RECORDS.get(name, "counters")
+    known = _IN_DATA if first == "data" else {"results": "results"}
+    return known.get(name, "counters")
 
 
 _IN_SNAPSHOTS = {"model": "parameters", "generators": "rng", **{name: name for name in PARTS}}
-_IN_RECORDS = {
+_IN_DATA = {
     **{name: name for name in ("ids", "rng", "loss", "lr", "results")},
     **dict.fromkeys(("validate_due", "closed", "cut", "flushed", "dropped"), "event"),
+    "samples": "ids",
     "late": "loss",
     "skipped": "gradients",
 }
@@ -150,7 +154,18 @@ def _told(kind: str, known: Known) -> Told:
         if told is not None:
             return told
     cause, hint = _OF_KIND.get(kind, _of_other)(known)
-    return "; ".join(filter(None, (cause, _resumed_earlier(known)))), hint
+    return "; ".join(filter(None, (cause, _tensors(known), _agreed(known), _resumed_earlier(known)))), hint
+
+
+def _tensors(known: Known) -> str:
+    if not known.tensors:
+        return ""
+    more = len(known.tensors) - 1
+    return known.tensors[0] + (f" and {more} more differ" if more else " differs") + " in the snapshots"
+
+
+def _agreed(known: Known) -> str:
+    return f"it came about after transition {known.since:,}, where all that was compared agrees" if known.since else ""
 
 
 # -- settings, code, environment ---------------------------------------------------------------------------
@@ -165,7 +180,7 @@ _REACH: dict[str, frozenset[str]] = {
     **dict.fromkeys(("accumulation_steps", "accumulation_tail", "loss_weight"), COMPUTED | _ORDERING | {"lr"}),
     **dict.fromkeys(
         (
-            *("threads", "cpu", "platform", "device", "float32_matmul_precision", "cudnn_benchmark"),
+            *("threads", "cpu", "platform", "host", "device", "float32_matmul_precision", "cudnn_benchmark"),
             *("cudnn_deterministic", "deterministic_algorithms", "deterministic_warn_only"),
         ),
         COMPUTED,
@@ -178,13 +193,14 @@ _CALLED = {
     "hyperparameters.lr": "learning rate",
     "threads": "number of threads",
     "cpu": "processor",
+    "host": "machine",
     "world": "number of ranks",
     "batch_size": "batch size",
     **{name: f"version of {name}" for name in ("torch", "python", "numpy", "tachograph")},
 }
 _WHY = {
     "threads": "sums that are split otherwise round otherwise",
-    **dict.fromkeys(("cpu", "device", "platform"), "its kernels may round otherwise"),
+    **dict.fromkeys(("cpu", "device", "platform", "host"), "its kernels may round otherwise"),
     **dict.fromkeys(("torch", "numpy"), "it may compute other bits"),
     **dict.fromkeys(("n_epochs", "n_batches"), "a schedule may be stretched over it"),
 }
@@ -226,7 +242,7 @@ def _of_environment(kind: str, known: Known) -> Told | None:
 
 def _another(pairs: Pairs, known: Known) -> str:
     """Say which setting is another one, with both values, and why that matters; the likeliest first."""
-    ordered = sorted(pairs, key=lambda name: (name not in _CALLED, name not in _WHY))
+    ordered = sorted(pairs, key=lambda name: (name == "host", name not in _CALLED, name not in _WHY))
     (a, b), name = pairs[ordered[0]], ordered[0]
     told = f"another {_CALLED.get(name, name)} ({_said(a)} in {known.names[0]}, {_said(b)} in {known.names[1]})"
     if name in _WHY:
@@ -256,7 +272,8 @@ def _of_resume(kind: str, known: Known) -> Told | None:
     resume = known.resume
     if resume is None:
         return None
-    lacking = _NOT_RESTORED.get(kind, lambda *_: "")(resume, known)
+    look = _NOT_RESTORED.get(kind)
+    lacking = "" if look is None else look(resume, known)
     return (f"{_resumed(resume, known)}, and {lacking}", _VERIFY_B) if lacking else None
 
 

@@ -1,155 +1,252 @@
-"""`Comparison` stands in a recorder's place while part of a run is executed again. It writes nothing.
+"""Two runs held against each other: where they part, what is known about it, and what isn't.
 
-Each transition is encoded as the journal would hold it, and its chain is held against the recorded one: what the chain
-covers is equal bit for bit, or the first field that differs is named.
+The chains tell the first transition that was recorded otherwise. Fingerprints and snapshots may show that the bits had
+parted before that: a weight that is flipped in one step is seen in the loss of the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
 
-from tachograph.states import Event, Machine, TachographError
+import attrs
 
-from .diff import Divergence, first_difference
-from .journal import Journal, Position, Record
-from .journal.codec import Encode, defaults_of, encoder, limits_of
-from .journal.header import Header
+from tachograph.states import CallerError
 
+from . import fingerprinted
+from .causes import COMPUTED, ORDER, Known, explained, kind_of
+from .divergence import Divergence, leaf_of
+from .evidence import Side, about_of, differences, in_force, known_of
+from .fingerprinted import Bits
+from .journal import Journal, Record
+from .parting import Common, common, differing, first_of
 
-class Parted(TachographError):
-    """What was executed again differs from what is recorded.
-
-    Attributes:
-        divergence: where, and in what.
-    """
-
-    def __init__(self, divergence: Divergence) -> None:
-        self.divergence = divergence
-        super().__init__(str(divergence))
+Outcome = Literal["equal", "beginning", "parted", "apart"]
+Rank = int | Literal["all"]
 
 
-class NoSnapshots:
-    """Stands in the place of a `SnapshotWriter`: none is taken."""
-
-    last_seq = -1
-    done = False
-    source = None
-
-    def wait(self) -> None:
-        """Do nothing: none is in flight."""
-
-    def collect(self) -> Iterator[Any]:
-        """Yield nothing."""
-        return iter(())
-
-
+@attrs.frozen(kw_only=True)
 class Comparison:
-    """Holds the transitions that come against those that a journal has.
-
-    Args:
-        journal: of the run, and of this rank.
-        run: its id.
-        machine: the table.
-        state_class: the class of the states.
-        start: the point that is gone on from.
-        parted: told of the first transition that differs; what it raises keeps that transition from being committed.
+    """What was found when two runs were compared.
 
     Attributes:
-        matched: how many transitions matched.
-        parting: the first that didn't; None where all did.
-        parted: what is told of it.
+        outcome: "equal"; "beginning": the one is the beginning of the other; "parted"; "apart": they have no transition
+            in common that could be compared.
+        divergence: where they part, the first one of all ranks that were compared; None where they don't.
+        records: what both recorded there.
+        known: what else is known of it.
+        first: the first transition that was compared.
+        ends: the last transition of each.
+        agree: what was compared and agrees up to there, in words.
+        snapshots: the last transition at which both runs' snapshots agree, the first at which they don't, 0 where there
+            is none; and the names of what differs there.
+        unknown: what isn't known and would tell more, a sentence each.
     """
 
-    writes = False
-    unwritten = None
-
-    def __init__(
-        self,
-        journal: Journal,
-        run: str,
-        machine: Machine,
-        state_class: type,
-        start: Position,
-        parted: Callable[[Divergence], None],
-    ) -> None:
-        self.run = run
-        self.snapshots = NoSnapshots()
-        self.matched = 0
-        self.parting: Divergence | None = None
-        self._journal = journal
-        self._records: Iterator[Record] | None = journal.since(start.seq + 1)
-        self._next: Record | None = None
-        self._state_class = state_class
-        self._own = defaults_of([*machine.event_classes.values(), state_class], limits_of(state_class))
-        self._incarnation, self._seq, self._chain = start.incarnation, start.seq, bytes.fromhex(start.chain)
-        self.parted = parted
-        self._header: Header | None = None
-        self._encode: Encode | None = None
-
-    @property
-    def chain(self) -> str:
-        """The chain after the last transition."""
-        return self._chain.hex()
-
-    @property
-    def position(self) -> Position:
-        """Where it stands."""
-        return Position(self._incarnation, self._seq, self.chain)
-
-    def recorded(self, seq: int) -> Record | None:
-        """Return what is recorded of a transition to come; None where nothing is, or where it has parted."""
-        while self._records is not None and (self._next is None or self._next.seq < seq):
-            self._next = next(self._records, None)
-            if self._next is None:
-                self._records = None
-        return self._next if self._next is not None and self._next.seq == seq and self.parting is None else None
-
-    def append(self, source: str, event: Event, state: Any) -> None:
-        """Hold a transition against its record.
-
-        Raises:
-            BaseException: what `parted` raised; the transition isn't committed then.
-        """
-        record = self.recorded(state.seq)
-        header = self._header if record is None else record.header
-        _, chain, _ = self._encoder(header)(source, event, state, self._chain, 0, 0.0)
-        if record is not None:
-            if record.chain == chain.hex():
-                self.matched += 1
-            else:
-                self._part(record, source, event, state)
-            self._incarnation = record.incarnation
-        self._seq, self._chain = state.seq, chain
-
-    def _part(self, record: Record, source: str, event: Event, state: Any) -> None:
-        field, before, now = first_difference(record, source, event, state)
-        found = Divergence(state.seq, field, before, now, "", state=source)
-        self.parted(found)
-        self.parting = found
-
-    def _encoder(self, header: Header | None) -> Encode:
-        """Return the function that encodes as a journal's file does: another version may leave out other fields."""
-        if self._encode is None or header is not self._header:
-            limits, defaults = (None, self._own) if header is None else (header.limits, self._as_built(header.defaults))
-            self._encode, self._header = encoder(self._state_class, limits, defaults), header
-        return self._encode
-
-    def _as_built(self, told: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Return a header's defaults as the classes of now hold them: what was a tuple is a list in a header."""
-        return {
-            name: {f: () if v == [] and self._own.get(name, {}).get(f) == () else v for f, v in fields.items()}
-            for name, fields in told.items()
-        }
-
-    def side(self, kind: str, **data: Any) -> None:
-        """Write nothing."""
-
-    def sync(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
+    outcome: Outcome
+    divergence: Divergence | None = None
+    records: tuple[Record, Record] | None = None
+    known: Known | None = None
+    first: int = 1
+    ends: tuple[int, int] = (0, 0)
+    agree: Sequence[str] = ()
+    snapshots: tuple[int, int, Sequence[str]] = (0, 0, ())
+    unknown: Sequence[str] = ()
 
 
-__all__ = ["Comparison", "Parted"]
+@attrs.frozen
+class _Rank:
+    """What the comparison of one rank's journals gave."""
+
+    a: Journal
+    b: Journal
+    common: Common
+    steps: Bits = attrs.field(factory=Bits)
+    snapshots: Bits = attrs.field(factory=Bits)
+    divergence: Divergence | None = None
+
+
+def compare(run_a: str | Path, run_b: str | Path, *, rank: Rank = "all") -> Comparison:
+    """Compare two runs, and tell all that is found; the arguments and what is raised are those of `diff`."""
+    whole = Journal(run_a, rank="all"), Journal(run_b, rank="all")
+    ranks = [n for n in whole[0].ranks if n in whole[1].ranks] if rank == "all" else [rank]
+    if not ranks:
+        raise CallerError(f"{run_a} and {run_b} have no rank in common: {whole[0].ranks} and {whole[1].ranks}")
+    found = [_compared(Journal(run_a, rank=n), Journal(run_b, rank=n), whole) for n in ranks]
+    parted = [one for one in found if one.divergence is not None]
+    if not parted:
+        return _not_parted(found, str(run_a), str(run_b))
+    return _parted(min(parted, key=_place), str(run_a), str(run_b))
+
+
+def _place(found: _Rank) -> tuple[int, int]:
+    assert found.divergence is not None
+    return found.divergence.seq, found.divergence.rank
+
+
+# -- one rank ----------------------------------------------------------------------------------------------
+
+
+def _compared(a: Journal, b: Journal, whole: tuple[Journal, Journal]) -> _Rank:
+    """Compare one rank of two runs; `whole` tells how many ranks the runs have."""
+    shared = common(a, b)
+    if shared.high < shared.low:
+        return _Rank(a, b, shared)
+    start = shared.high if shared.parted is None else shared.parted
+    worlds = whole[0].world_at(start), whole[1].world_at(start)
+    if worlds[0] != worlds[1]:
+        return _Rank(a, b, shared, divergence=_by_states(a, b, shared, worlds))
+    recorded = None if shared.parted is None else _by_records(a, b, shared, shared.parted)
+    if shared.parted is not None and recorded is None:
+        return _Rank(a, b, shared)  # one of them doesn't know what came before, but its chain does
+    stop = shared.high if recorded is None else recorded.seq
+    steps = fingerprinted.of_steps(a, b, stop)
+    first = a.ranks[0] == whole[0].ranks[0]
+    snapshots = fingerprinted.of_snapshots(a, b, stop - (recorded is not None), _seeded(a, b)) if first else Bits()
+    told = [one for one in (recorded, *_by_bits(steps, snapshots, a.ranks[0])) if one is not None]
+    divergence = min(told, key=lambda one: (one.seq, _order(one.field)), default=None)
+    if divergence is not None:
+        divergence = attrs.evolve(divergence, state=a.seek(divergence.seq).source)
+    return _Rank(a, b, shared, steps, snapshots, divergence)
+
+
+def _by_states(a: Journal, b: Journal, shared: Common, worlds: tuple[int, int]) -> Divergence | None:
+    if shared.parted is None:
+        return None
+    why = f"the runs have {worlds[0]} and {worlds[1]} ranks here, so only their states are compared"
+    for one, _, leaf in differing(a, b, shared.parted, shared.high, data=False):
+        return Divergence(one.seq, *leaf, why, a.ranks[0], one.source)
+    return None
+
+
+def _by_records(a: Journal, b: Journal, shared: Common, start: int) -> Divergence | None:
+    """Name what differs in the records where the chains part, or in later ones."""
+    one, other = a.seek(start), b.seek(start)
+    leaf = leaf_of(one, other, data=True)
+    if leaf is not None:
+        return Divergence(start, *leaf, "", a.ranks[0])
+    for found, _, leaf in differing(a, b, start, shared.high, data=True):
+        return Divergence(found.seq, *leaf, "", a.ranks[0])
+    if first_of(a) != first_of(b):
+        return None
+    return Divergence(start, "chain", one.chain, other.chain, "", a.ranks[0])
+
+
+def _by_bits(steps: Bits, snapshots: Bits, rank: int) -> list[Divergence]:
+    found = []
+    for name, bits in (("fingerprint", steps), ("snapshot", snapshots)):
+        if bits.differ:
+            part, values = next(iter(bits.values.items()))
+            found.append(Divergence(bits.differ, f"{name}.{part}", *values, "", rank))
+    return found
+
+
+def _order(field: str) -> int:
+    kind = kind_of(field)
+    return ORDER.index(kind) if kind in ORDER else len(ORDER)
+
+
+def _seeded(a: Journal, b: Journal) -> bool:
+    """Say whether both runs were given seeds: else Python's and numpy's generators begin anywhere."""
+    return all(about_of(journal.run_dir).get("settings", {}).get("seed_given") for journal in (a, b))
+
+
+# -- what is told ------------------------------------------------------------------------------------------
+
+
+def _not_parted(found: list[_Rank], run_a: str, run_b: str) -> Comparison:
+    apart = all(one.common.high < one.common.low for one in found)
+    first = found[0]
+    ends = _ends(first)
+    outcome: Outcome = "apart" if apart else "equal" if ends[0] == ends[1] and _same_end(first) else "beginning"
+    told = Comparison(outcome=outcome, first=first.common.low, ends=ends)
+    if apart:
+        return told
+    sides = [Side.of(name, journal, first.common.high) for name, journal in ((run_a, first.a), (run_b, first.b))]
+    held = [in_force(side.about, side.journal, first.common.high) for side in sides]
+    return attrs.evolve(told, agree=_agreeing(Known(), *differences(*held), sides, first))
+
+
+def _same_end(found: _Rank) -> bool:
+    return found.a.chain == found.b.chain or found.common.parted is not None
+
+
+def _ends(found: _Rank) -> tuple[int, int]:
+    lasts = found.a.last, found.b.last
+    return tuple(0 if last is None else last.seq for last in lasts)  # type: ignore[return-value]
+
+
+def _parted(found: _Rank, run_a: str, run_b: str) -> Comparison:
+    divergence = found.divergence
+    assert divergence is not None
+    seq, kind = divergence.seq, kind_of(divergence.field)
+    a, b = Side.of(run_a, found.a, seq), Side.of(run_b, found.b, seq)
+    bits = _agreement(found)
+    known = known_of(divergence, a, b, bits)
+    snapshots = _around(found, seq)
+    if snapshots[1] == seq or found.snapshots.differ == seq:
+        known = attrs.evolve(known, tensors=snapshots[2])
+    if kind in COMPUTED and bits.agree and "parameters" not in known.before:
+        known = attrs.evolve(known, since=bits.agree)
+    told = divergence if divergence.cause else explained(divergence, known)
+    return Comparison(
+        outcome="parted",
+        divergence=told,
+        records=(a.record, b.record),
+        known=known,
+        first=found.common.low,
+        ends=_ends(found),
+        agree=_agreeing(known, known.settings, known.code, known.environment, [a, b], found),
+        snapshots=snapshots,
+        unknown=_unknown(kind, found, known, a, b),
+    )
+
+
+def _agreement(found: _Rank) -> Bits:
+    """Return what the fingerprints of steps tell, with the snapshots' word where theirs of agreement is a later one."""
+    steps, snapshots = found.steps, found.snapshots
+    if snapshots.agree <= steps.agree:
+        return steps
+    return attrs.evolve(steps, agree=snapshots.agree, parts=("parameters", "buffers", "optimizers", "scaler"))
+
+
+def _around(found: _Rank, seq: int) -> tuple[int, int, Sequence[str]]:
+    held = found.snapshots
+    if held.differ:
+        return held.agree, held.differ, list(held.values)
+    later, names = fingerprinted.after(found.a, found.b, seq)
+    return held.agree, later, names
+
+
+def _agreeing(
+    known: Known, settings: object, code: object, environment: object, sides: Sequence[Side], found: _Rank
+) -> list[str]:
+    """Name what was compared and agrees up to the parting, or to the end."""
+    told = [] if not all(side.about for side in sides) else [] if settings else ["settings"]
+    told += ["code"] if not code and all(side.about.get("code") for side in sides) else []
+    told += ["environment"] if not environment and all(side.about.get("environment") for side in sides) else []
+    before = [record for side in sides for record in (side.before, side.record) if record is not None]
+    told += ["samples"] if any(record.data.get("ids") for record in before) else []
+    told += ["generators"] if any(record.data.get("rng") for record in before) else []
+    told += ["losses"] if any(record.data.get("loss") is not None for record in before) else []
+    told += ["weights"] if _agreement(found).agree else []
+    return told
+
+
+def _unknown(kind: str, found: _Rank, known: Known, a: Side, b: Side) -> list[str]:
+    told = []
+    lacking = [side.name for side, have in zip((a, b), found.steps.have, strict=True) if not have]
+    certain = known.settings or (known.resume is not None and known.resume.unrestored)
+    if lacking and kind in COMPUTED | {"counters"} and not certain:
+        who = f"{lacking[0]} has no fingerprints" if len(lacking) == 1 else "neither run has fingerprints"
+        again = "run again with callbacks=[Fingerprints(every=1)]"
+        told.append(f"{who} of steps, so when batches, gradients and weights parted isn't known: {again}")
+    if not all(side.about for side in (a, b)):
+        told.append("a run.json is missing, so settings and environment aren't compared")
+    if kind == "rng" and not (a.record.data.get("rng") and b.record.data.get("rng")):
+        told.append("one of the runs didn't look at its generators")
+    return told
+
+
+__all__ = ["Comparison", "Outcome", "compare"]

@@ -33,7 +33,7 @@ class End:
 
 def end_of(segment: Segment, header: Header) -> End | None:
     """Look at a segment's last lines; None where these don't tell and it must be read as a whole."""
-    with _text(segment) as text:
+    with text_of(segment) as text:
         stop = text.rfind(b"\n") + 1
         start = max(0, stop - _LOOK_BACK)
         lines = text[start:stop].split(b"\n")[:-1]
@@ -43,7 +43,7 @@ def end_of(segment: Segment, header: Header) -> End | None:
     if (at is None and start) or at == 0 or not lines:
         return None
     first = 1 if at is None else at
-    if not all(_follows(before, line) for before, line in zip(lines[first - 1 :], lines[first:], strict=False)):
+    if not all(follows(before, line) for before, line in zip(lines[first - 1 :], lines[first:], strict=False)):
         return None
     record = None if at is None else decode(lines[at], header, segment.path, 0)
     assert record is None or isinstance(record, Record)
@@ -52,7 +52,7 @@ def end_of(segment: Segment, header: Header) -> End | None:
 
 def find(segment: Segment, header: Header, seq: int) -> Record | None:
     """Bisect a segment for the transition `seq`; None where it isn't there, or its line is damaged."""
-    with _text(segment) as text:
+    with text_of(segment) as text:
         low, high = 0, text.rfind(b"\n") + 1
         while low < high:
             middle = (low + high) // 2
@@ -64,19 +64,21 @@ def find(segment: Segment, header: Header, seq: int) -> Record | None:
                 high = start
         line = text[low : text.find(b"\n", low)]
         before = text[text.rfind(b"\n", 0, low - 1) + 1 : low - 1] if low else b""
-    if line.startswith(SIDE) or not _follows(before, line):
+    if line.startswith(SIDE) or not follows(before, line):
         return None
     record = decode(line, header, segment.path, low)
     return record if isinstance(record, Record) and record.seq == seq else None
 
 
-def _follows(before: bytes, line: bytes) -> bool:
+def follows(before: bytes, line: bytes) -> bool:
+    """Say whether a line's checksum is right, and follows from that of the line before."""
     seed, stored = stored_crc(before), stored_crc(line)
     return seed is not None and stored is not None and crc32(line[:-TAIL], seed) == stored
 
 
 @contextlib.contextmanager
-def _text(segment: Segment) -> Iterator[mmap.mmap | bytes]:
+def text_of(segment: Segment) -> Iterator[mmap.mmap | bytes]:
+    """Open a segment's text for the body, without reading it where it isn't compressed."""
     if segment.compressed:
         yield segment.text()
         return
