@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.optim import lr_scheduler as schedules
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 from tachograph.drivers import hyperparameters
 from tachograph.engine import EarlyStopping, Events, Journal, LRSchedule, Trainer, recording
@@ -182,6 +182,13 @@ def losses_are_17(trainer: Trainer, records: list[Any]) -> bool:
 
 
 # setting -> (what is changed, arguments of run, old value, new value, how it shows)
+def remembered(num_samples: int | None) -> dict[str, Any]:
+    """What is told of the script's order."""
+    made_of = {"n": 12, "replacement": False, "num_samples": num_samples}
+    about = {"single": False, "sharing": "dealt", "drop_last": False}
+    return {"sampler": "torch.RandomSampler", "made_of": made_of, **about}
+
+
 CHANGEABLE: dict[str, tuple[dict[str, Any], dict[str, Any], Any, Any, Callable[[Trainer, list[Any]], bool]]] = {
     "n_epochs": ({"n_epochs": 2}, {}, 3, 2, lambda t, records: t.trainer_state.cur_epoch_idx == 2),
     "n_batches": (
@@ -265,6 +272,20 @@ CHANGEABLE: dict[str, tuple[dict[str, Any], dict[str, Any], Any, Any, Callable[[
         "raise",
         "warn",
         lambda t, r: t.on_snapshot_fault == "warn",
+    ),
+    "sanity_batches": (
+        {},
+        {"num_eval_sanity_batch": 1},
+        2,
+        1,
+        lambda t, records: t.global_forward_batches == 18,
+    ),
+    "order": (
+        {"loader": {"batch_size": 2, "sampler": RandomSampler(range(12), num_samples=12)}},
+        {},
+        remembered(None),
+        remembered(12),
+        lambda t, records: t.global_forward_batches == 18,
     ),
     "environment.num_workers": (
         {"loader": {"batch_size": 2, "shuffle": True, "num_workers": 1}},

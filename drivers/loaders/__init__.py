@@ -13,6 +13,7 @@ from .direct import DirectSource
 from .evaluated import EvaluationSource
 from .order import Order, hash_ids
 from .placed import PlacedSource
+from .remembered import Spot, ids_asked, ids_remembered, knows
 from .replayed import ListSource, ReplayedSource
 from .source import BatchSource, check_loader
 from .stateful import StatefulSource
@@ -26,10 +27,14 @@ __all__ = [
     "Order",
     "PlacedSource",
     "ReplayedSource",
+    "Spot",
     "StatefulSource",
     "check_loader",
     "described",
     "hash_ids",
+    "ids_asked",
+    "ids_remembered",
+    "knows",
     "settings_of",
     "source_of",
 ]

@@ -12,6 +12,7 @@ from tachograph.drivers.ranks import ALONE, Ranks
 from .dealing import whole
 from .order import of_torch
 from .placed import keeps_its_place
+from .remembered import remembered
 from .sharing import Sharing, has_index, sharing_of
 from .source import has_state
 
@@ -42,6 +43,7 @@ def settings_of(dataloader: Any, max_batches: int, ranks: Ranks = ALONE, share: 
         `data`: what must be the same at a resume; the number of ranks is in it where it may not be another one.
         `batch_size`: of one rank; it may be another one, since the position is known in samples or the loader knows its
         own; where it isn't, `data` says the batch size too, and this is None.
+        `order`: what finds the sample ids of a batch again, see `remembered`.
     """
     many, sharing = ranks.world_size > 1, sharing_of(dataloader, share)
     free = isinstance(dataloader, DataLoader) and not keeps_its_place(dataloader)
@@ -53,7 +55,8 @@ def settings_of(dataloader: Any, max_batches: int, ranks: Ranks = ALONE, share: 
     data = _described(dataloader, max_batches, in_batches=not free, dealt=dealt)
     if many and not (free and dealt and has_index(dataloader) and not has_state(dataloader.dataset)):
         data += f", shared{_BY[sharing]} over {ranks.world_size} ranks"
-    return {"data": data, "batch_size": _batch_size(dataloader) if free else None}
+    size = _batch_size(dataloader) if free else None
+    return {"data": data, "batch_size": size, "order": remembered(dataloader, share, size)}
 
 
 _BY = {Sharing.DEALT: "", Sharing.OWN: " by itself", Sharing.UNTOLD: " as its first batch tells"}

@@ -7,11 +7,13 @@ from typing import Any
 
 from tachograph.drivers.ranks import Ranks
 from tachograph.engine.losses import short
-from tachograph.states.errors import CallerError, TachographError
+from tachograph.states.errors import CallerError, TachographError, note
 
 from .callback import Callback
 
 _POLICIES = ("raise", "skip", "stop", "continue")
+_NOTES = 100
+"""Notes of one life of a run; a model that is full of NaN makes one a batch."""
 
 
 class NotFinite(TachographError, FloatingPointError):
@@ -21,9 +23,10 @@ class NotFinite(TachographError, FloatingPointError):
 class NanGuard(Callback):
     """Looks at the loss of every batch, and at the gradients of every update.
 
-    Whatever the policy, the journal has the true loss. Where a gradient scaler is at work, it alone sees to the
-    gradients, since it makes them overflow now and then. On an accelerator this waits for the device once a batch, and
-    once an update. What a batch did to the model beside its gradients (running means, say) isn't undone.
+    Whatever the policy, the journal has the true loss; where the run goes on, a note there names the batch and its
+    samples, the first hundred times. Where a gradient scaler is at work, it alone sees to the gradients, since it makes
+    them overflow now and then. On an accelerator this waits for the device once a batch, and once an update. What a
+    batch did to the model beside its gradients (running means, say) isn't undone.
 
     Of many ranks each looks at its own losses. With "raise" all end with the error of the one that found it; with
     "skip" and "stop" they ask each other once an update, and leave out the same ones.
@@ -47,9 +50,10 @@ class NanGuard(Callback):
         self.policy = policy
         self.count = 0
         self._bad = ""  # what is wrong with the open accumulation window
+        self._noted = 0
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
-        self.count, self._bad = 0, ""
+        self.count, self._bad, self._noted = 0, "", 0
 
     def on_before_backward(self, trainer: Any, outputs: Any) -> None:
         loss = trainer.extract_loss_from_outputs(outputs)
@@ -73,9 +77,16 @@ class NanGuard(Callback):
         self._bad = ""
 
     def _found(self, trainer: Any, what: str) -> None:
+        listed = where_listed(trainer)
         if self.policy == "raise":
-            raise NotFinite(what)
+            error = NotFinite(what)
+            if listed and trainer.run_dir is not None:  # no part of the message: the record of equal runs is equal
+                note(error, f"`tachograph show {trainer.run_dir} {listed}` lists the samples")
+            raise error
         self._bad = self._bad or what
+        if self._noted < _NOTES:
+            self._noted += 1
+            trainer.later(lambda: trainer._note(f"NanGuard: {what}{f' ({listed})' if listed else ''}"))
         if self.policy == "continue":
             self.count += 1
             if self.count == 1:
@@ -101,6 +112,14 @@ def name_batch(trainer: Any) -> str:
         f"batch {state.global_forward_batches + 1} of the run "
         f"(epoch {state.cur_epoch_idx}, batch {state.batch_idx_in_epoch}{samples}{rank})"
     )
+
+
+def where_listed(trainer: Any) -> str:
+    """Return the options of `tachograph show RUN` that list the samples of the batch in work; "" where none are known.
+
+    It is the number of the transition that brought the batch.
+    """
+    return "" if trainer.batch_indices is None else f"--at {trainer.trainer_state.seq} --samples"
 
 
 def first_said(ranks: Ranks, text: str) -> str:

@@ -12,9 +12,15 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = {
+    "fork": "go on from any transition of a run with a change, as a run of its own",
     "graph": "print the machine of a training run as Mermaid text or as a table",
+    "note": "write a note at a transition of a run, list the notes, or withdraw one",
+    "report": "write one page about a run, or about several side by side, to look at in a browser",
+    "shell": "open Python where a trainer stands exactly before a transition of a run",
     "show": "show what a run went through: as a whole, record by record, or live",
     "snapshots": "list, verify or prune the snapshots of a run",
+    "verify": "execute a part of a run again and compare it with what was recorded",
+    "watch": "follow a run while it goes on: its machine, progress, curves, ranks",
 }
 """name, which is its module's as well -> what the command does."""
 

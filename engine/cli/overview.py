@@ -11,10 +11,12 @@ from typing import Any
 
 import attrs
 
-from tachograph.engine.journal import Journal
+from tachograph.engine.family import family
+from tachograph.engine.journal import Journal, read_notes
 from tachograph.engine.snapshots import Snapshot, catalogue
 
 from .alive import ending, is_alive
+from .noted import as_data as note_as_data
 from .records import as_data, state_of
 from .rows import Rows
 from .survey import Life, Survey
@@ -29,11 +31,12 @@ class Report:
         stands: the last live transition: seq, time, state, and the counters in it; None before the first.
         incarnations: one for each.
         states: the time spent in each.
-        epochs, validations, errors, sides, snapshots: their rows.
+        epochs, validations, errors, sides, snapshots, notes: their rows.
         saves: how many snapshots were recorded as saved.
         torn: file and offset of a torn tail; None without one.
         damage: what a salvage passed over.
         ranks: the ranks side by side; None where it has one only, or one was asked for.
+        tree: the runs that it belongs with, as `family.family` finds them; None where it stands alone.
     """
 
     run: dict[str, Any]
@@ -45,10 +48,12 @@ class Report:
     errors: Rows[dict[str, Any]] = attrs.field(factory=Rows)
     sides: Rows[dict[str, Any]] = attrs.field(factory=Rows)
     snapshots: Rows[dict[str, Any]] = attrs.field(factory=Rows)
+    notes: Rows[dict[str, Any]] = attrs.field(factory=Rows)
     saves: int = 0
     torn: dict[str, Any] | None = None
     damage: list[dict[str, Any]] = attrs.field(factory=list)
     ranks: dict[str, Any] | None = None
+    tree: dict[str, Any] | None = None
 
     def as_data(self) -> dict[str, Any]:
         """Return it as one plain dict."""
@@ -82,7 +87,7 @@ def gather(
         StateFault: a state in it can't be.
     """
     found, faults = catalogue(run_dir)
-    report = Report(run=about, snapshots=Rows(most), ranks=ranks)
+    report = Report(run=about, snapshots=Rows(most), notes=Rows(most), ranks=ranks, tree=family(run_dir, about))
     saved: dict[str, float] = {}
     if journal is not None:
         survey = Survey(journal, everything=everything, most=most, snapshots={s.path.name for s in found})
@@ -90,6 +95,8 @@ def gather(
         saved = survey.saved
     if ranks is not None:
         report.damage = ranks.pop("damage")  # the journal's own is part of it
+    for note in read_notes(run_dir).standing:
+        report.notes.add(note_as_data(note))
     for snapshot in found:
         report.snapshots.add(_snapshot(snapshot, saved, check))
     for path, reason in faults:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tachograph.engine.journal import Record, SideRecord
 
 from .screen import Screen, clock, exact, printable, results, text
+
+if TYPE_CHECKING:
+    from tachograph.engine.journal import Note
+    from tachograph.engine.samples import Samples
 
 _FINGERPRINTS = ("ids", "rng", "closed", "samples")
 """Fields of an ordinary step that a line leaves out: `--at` shows them."""
@@ -144,3 +148,23 @@ def _print_fields(title: str, held: Mapping[str, Any], before: Mapping[str, Any]
         changed = name in before and name != "seq" and exact(before[name]) != exact(value)
         rows.append((name, exact(value) + (f"  (was {exact(before[name])})" if changed else "")))
     screen.pairs(rows)
+
+
+def print_notes(notes: Sequence[Note], screen: Screen) -> None:
+    """Print what people noted at a transition."""
+    if notes:
+        screen.title("Notes")
+        screen.pairs([(f"{note.id}  {clock(note.time)}", printable(note.text)) for note in notes])
+
+
+def print_samples(batch: Samples, screen: Screen) -> None:
+    """Print the samples of a batch, and how it is known that they are these."""
+    known = "run.json's order" if batch.told_by == "run.json" else "the trainer's loader"
+    proof = f"the hash of these is {batch.proof}" if len(batch.proof) == 8 else "these are the ids"
+    screen.title("Samples", f"{len(batch.ids):,} in batch {batch.batch:,} of epoch {batch.epoch:,}")
+    screen.pairs(
+        [
+            ("ids", ", ".join(exact(held) for held in batch.ids)),
+            ("found by", f"{known}; and {proof}, as recorded in transition {batch.seq:,}"),
+        ]
+    )

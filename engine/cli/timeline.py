@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import noted
 from .abreast import print_ranks
+from .related import print_tree
 from .screen import GLUE, Screen, clock, duration, ended, printable, results, size, text
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def print_header(run_dir: Path, about: Mapping[str, Any], screen: Screen) -> Non
         ("parent", _parent(_dict(about.get("parent")))),
         ("ranks", "" if about.get("world") in (None, 1) else text(about["world"])),
         ("seed", _seed(settings)),
-        ("settings", _listed({k: v for k, v in settings.items() if k not in ("seed", "seed_given")})),
+        ("settings", _listed({k: v for k, v in settings.items() if k not in ("seed", "seed_given", "order")})),
         ("environment", _listed(_dict(about.get("environment")))),
     ]
     screen.pairs(rows)
@@ -81,6 +83,7 @@ def print_report(report: Report, screen: Screen, *, everything: bool = False) ->
         everything: it counts superseded transitions as well, so say whose each row is.
     """
     several = len(report.incarnations) > 1
+    print_tree(report.tree, screen, str(report.run.get("run", "")))
     _print_standing(report, screen)
     if report.ranks is not None:
         print_ranks(report.ranks, screen)
@@ -90,6 +93,7 @@ def print_report(report: Report, screen: Screen, *, everything: bool = False) ->
     _print_validations(report, screen, everything and several)
     _print_snapshots(report, screen, several)
     _print_errors(report, screen, several)
+    _section("Notes", noted.COLUMNS, [noted.row(note) for note in report.notes], report.notes, screen)
     _print_sides(report, screen, several)
     _print_damage(report, screen)
 

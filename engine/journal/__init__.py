@@ -11,6 +11,7 @@ from .files import Files, make_dirs, rank_directory, write_all, write_file
 from .header import FORMAT, Header, Position
 from .incarnation import Incarnation
 from .lock import JournalLock
+from .notes import Note, Notes, add_note, read_notes, withdraw_note
 from .reader import Journal
 from .record import Record, SideRecord
 from .recovery import Cut, Recovery, recover
@@ -33,15 +34,20 @@ __all__ = [
     "JournalLock",
     "JournalWriteError",
     "JournalWriter",
+    "Note",
+    "Notes",
     "Position",
     "Pulse",
     "Record",
     "Recovery",
     "SideRecord",
     "Task",
+    "add_note",
     "make_dirs",
     "rank_directory",
+    "read_notes",
     "recover",
+    "withdraw_note",
     "write_all",
     "write_file",
 ]

@@ -14,8 +14,10 @@ from .damage import Damage
 from .errors import JournalCorrupt, JournalError
 from .expected import accounts_after, expected_after
 from .follow import Follower
+from .header import Position
 from .history import RankHistory
 from .incarnation import Incarnation, incarnation_of
+from .notes import Note, read_notes
 from .record import Item, Record, SideRecord
 from .segments import directory_of, ranks_of
 
@@ -104,6 +106,10 @@ class Journal:
             if isinstance(item, SideRecord) and (kind is None or item.kind == kind):
                 yield item
 
+    def notes(self) -> tuple[Note, ...]:
+        """Return what people noted at transitions, oldest first; what was withdrawn isn't among it."""
+        return read_notes(self.run_dir).standing
+
     def beginnings(self) -> Iterator[SideRecord]:
         """Iterate over what each life but the first noted when it went on, oldest first; no more of them is read."""
         history = self._first
@@ -162,6 +168,11 @@ class Journal:
         history = self._first
         end = history.reached
         return self.seek(end.seq) if end.seq > history.beginning.seq else None
+
+    @property
+    def beginning(self) -> Position:
+        """The point before the first transition: seq 0, or where a run that goes on from elsewhere begins."""
+        return self._first.beginning
 
     @property
     def incarnations(self) -> list[Incarnation]:

@@ -18,6 +18,7 @@ from ..timeline import print_header, print_report
 
 if TYPE_CHECKING:
     from tachograph.engine.journal import Journal, Record, SideRecord
+    from tachograph.engine.samples import Samples
 
 _ROWS = 20
 _QUIET = ("opened", "sealed", "closed")
@@ -32,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--at", metavar="SEQ", type=int, help="print one transition whole")
     one.add_argument("--grep", metavar="TEXT", type=_pattern, help="print the records whose line in the file matches")
     one.add_argument("--follow", "-f", action="store_true", help="print each new transition until the run ends")
+    add("--samples", action="store_true", help="with --at: the ids of the samples in the batch (this imports torch)")
+    add("--trainer", metavar="MODULE:FUNCTION", help="with --samples: builds the trainer whose loader is asked")
     add("--json", action="store_true", help="print JSON: one object, for --grep and --follow one a line")
     add("--all", action="store_true", help="all incarnations, not only the live history")
     add("--check", action="store_true", help="read the snapshots whole and check their digests, not only their sizes")
@@ -69,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.follow and (arguments.all or arguments.salvage):
         option = "--all" if arguments.all else "--salvage"
         raise CallerError(f"--follow shows what is being written, and {option} is about what was: give one")
+    _check_samples(arguments)
     about = recording.load(arguments.run)
     screen = Screen()
     with _naming_the_way(arguments.run):
@@ -79,6 +83,13 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.grep is not None or arguments.rank == "all":
             return _print_matching(arguments, screen)
         return _print_whole(arguments, about, screen)
+
+
+def _check_samples(arguments: argparse.Namespace) -> None:
+    if arguments.trainer and not arguments.samples:
+        raise CallerError("--trainer is asked for samples only: give --samples as well")
+    if arguments.samples and (arguments.at is None or arguments.all or arguments.rank == "all"):
+        raise CallerError("--samples are those of one batch: give --at SEQ, and not --all nor --rank all")
 
 
 def _print_whole(arguments: argparse.Namespace, about: dict[str, Any], screen: Screen) -> int:
@@ -139,19 +150,40 @@ def _naming_the_way(run_dir: Path) -> Iterator[None]:
 
 
 def _print_at(arguments: argparse.Namespace, screen: Screen) -> int:
-    from ..records import as_data, print_page
+    import attrs
+
+    from tachograph.engine.journal import read_notes
+
+    from .. import noted
+    from ..records import as_data, print_notes, print_page, print_samples
 
     journal, seq = _open(arguments, every_life=arguments.all), arguments.at
     several = arguments.all or arguments.rank == "all"
+    batch = _samples(arguments) if arguments.samples else None
+    notes = read_notes(arguments.run).at(seq)
     found = [record for record in journal if record.seq == seq] if several else []
     for number, record in enumerate(found or [journal.seek(seq)]):
         if arguments.json:
-            screen.json(as_data(record), indent=None if several else 2)
+            extra: dict[str, Any] = {"notes": [noted.as_data(note) for note in notes]} if notes else {}
+            extra |= {"samples": attrs.asdict(batch)} if batch is not None else {}
+            screen.json({**as_data(record), **extra}, indent=None if several else 2)
             continue
         if number:
             screen.line()
         print_page(record, None if arguments.all else _before(journal, record), screen)
+    if not arguments.json:
+        print_notes(notes, screen)
+        if batch is not None:
+            print_samples(batch, screen)
     return 0
+
+
+def _samples(arguments: argparse.Namespace) -> Samples:
+    from tachograph.engine.building import trainer_of
+    from tachograph.engine.samples import find_samples
+
+    trainer = None if arguments.trainer is None else trainer_of(arguments.trainer)
+    return find_samples(arguments.run, arguments.at, rank=arguments.rank, trainer=trainer)
 
 
 def _before(journal: Journal, record: Record) -> Record | None:
