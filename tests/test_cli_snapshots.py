@@ -143,11 +143,13 @@ def test_every_file_of_every_snapshot_is_verified(run: Path) -> None:
     assert said.lines[-1] == f"all {len(names(run))} are intact"
     rows = [line.split() for line in said.lines[:-1]]
     assert [(row[0], row[1], row[-1]) for row in rows] == [
-        (name, file, "intact") for name in names(run) for file in ("rank-0.json", "state.json", "COMMIT")
+        (name, file, "intact")
+        for name in names(run)
+        for file in ("rank-0.json", "fingerprints.json", "state.json", "COMMIT")
     ]
 
 
-@pytest.mark.parametrize("file", ["rank-0.json", "state.json", "COMMIT"])
+@pytest.mark.parametrize("file", ["rank-0.json", "fingerprints.json", "state.json", "COMMIT"])
 @pytest.mark.parametrize("at", [0.1, 0.5, 0.9])
 def test_a_flipped_bit_is_found_and_the_status_is_one(run: Path, file: str, at: float) -> None:
     """R03: what a resume would find too late."""

@@ -134,7 +134,10 @@ def test_a_trainer_that_was_saved_by_all_ranks_goes_on_with_the_bits_of_a_straig
     for report in reports["trainers"]:
         assert report["ended"] == {"midst": True, "after": True, "last": True}
         assert report["refused"] == [""]
-    assert files_in(folder / "midst") == ["COMMIT", "model.pt", "model/note", "rank-0.pt", "rank-1.pt", "state.json"]
+    assert files_in(folder / "midst") == [
+        *("COMMIT", "fingerprints-1.json", "fingerprints.json", "model.pt", "model/note"),
+        *("rank-0.pt", "rank-1.pt", "state.json"),
+    ]
     (saved,) = (folder / "trainers" / "checkpoints").iterdir()
     assert {"rank-0.pt", "rank-1.pt", "model.pt"} <= {path.name for path in saved.iterdir()}
 

@@ -383,11 +383,11 @@ def expect_all_usable(run_dir: Path) -> None:
     assert [s.fault() for s in catalogue(run_dir)[0]] == [""] * len(there(run_dir))
 
 
-@pytest.mark.parametrize("n", range(12))
+@pytest.mark.parametrize("n", range(15))
 def test_where_the_new_one_cannot_be_written_no_old_one_goes(run_dir: Path, n: int) -> None:
     """R12: write new, verify, publish, then prune: whichever operation of the second snapshot fails."""
     trainer = job(run_dir, keep_snapshots=1)
-    with disk(run_dir / "snapshots", Failing(14 + n, errno.ENOSPC, for_good=True)), pytest.raises(SnapshotWriteFault):
+    with disk(run_dir / "snapshots", Failing(17 + n, errno.ENOSPC, for_good=True)), pytest.raises(SnapshotWriteFault):
         trainer.run()
     assert there(run_dir) == [12]
     expect_all_usable(run_dir)

@@ -124,14 +124,12 @@ def test_a_run_does_to_the_disk_what_the_docs_say_in_that_order(pruned: Recordin
     first = next(i for i, (operation, _) in enumerate(pruned.done) if operation == "rename")
     told = [f"{operation} {path.split('/snapshots')[1].split('/')[-1]}" for operation, path in pruned.done[first + 2 :]]
     new, old = ".writing-000000000022.i0", "000000000012"
-    files = [
-        f"{what} {name}" for name in ("rank-0.json", "state.json", "COMMIT") for what in ("create", "write", "sync")
-    ]
-    assert told[:12] == [f"mkdir {new}", *files, f"sync {new}", f"rename {new}"]
-    assert told[12:19] == [
-        *("sync ", f"rename {old}", "sync "),
-        *("unlink rank-0.json", "unlink state.json", "unlink COMMIT", f"rmdir .removing-{old}"),
-    ]
+    names = ("rank-0.json", "fingerprints.json", "state.json", "COMMIT")
+    files = [f"{what} {name}" for name in names for what in ("create", "write", "sync")]
+    assert told[:15] == [f"mkdir {new}", *files, f"sync {new}", f"rename {new}"]
+    assert told[15:18] == ["sync ", f"rename {old}", "sync "]
+    assert sorted(told[18:22]) == sorted(f"unlink {name}" for name in names)
+    assert told[21:23] == ["unlink COMMIT", f"rmdir .removing-{old}"]
 
 
 def test_killed_before_any_operation_on_the_disk_it_goes_on_from_the_last_complete_snapshot(
@@ -153,9 +151,9 @@ def test_killed_after_n_bytes_of_a_snapshot_it_goes_on_from_the_one_before(
 ) -> None:
     """R03: at 0 bytes, at each file's boundary, and within each file."""
     sizes = [size for size in plain.sizes if size]
-    before, second = sum(sizes[:3]), sizes[3:6]
-    ends = [sum(second[:i]) for i in range(4)]
-    grid = sorted({n + d for n in ends[:3] for d in (0, 1, 7, 100)} | {end - 1 for end in ends[1:]})
+    before, second = sum(sizes[:4]), sizes[4:8]
+    ends = [sum(second[:i]) for i in range(5)]
+    grid = sorted({n + d for n in ends[:4] for d in (0, 1, 7, 100)} | {end - 1 for end in ends[1:]})
     for n in grid:
         run_dir = tmp_path / str(n)
         dies(run_dir, KillingAfter(before + n), job)
