@@ -12,9 +12,12 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = {
+    "diff": "find the first transition at which two runs part, and say why",
     "fork": "go on from any transition of a run with a change, as a run of its own",
+    "export": "write a run in another format: a trace, a table, a database, event files",
     "graph": "print the machine of a training run as Mermaid text or as a table",
     "note": "write a note at a transition of a run, list the notes, or withdraw one",
+    "replay": "drive listeners from a run's journal, or go through it transition by transition",
     "report": "write one page about a run, or about several side by side, to look at in a browser",
     "shell": "open Python where a trainer stands exactly before a transition of a run",
     "show": "show what a run went through: as a whole, record by record, or live",
