@@ -118,7 +118,7 @@ class Extras:
         return None
 
     def set_learning_rate(self, rate: float) -> None:
-        """Set the learning rate of every parameter group."""
+        """Set the learning rate of every parameter group, and what a schedule computes it from in proportion."""
 
     def ran_out_of_memory(self, error: BaseException) -> bool:
         """Say whether an error means that there is too little memory."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _NOT_VALUES = ("params", "param_names")
+_BASES = ("initial_lr", "max_lr", "min_lr")
 _SCALARS = (bool, int, float, str, type(None))
 
 
@@ -60,6 +61,18 @@ def merged(saved: Mapping[str, Any], old: Mapping[str, Any], new: Mapping[str, A
     else:
         changes["lr"] = new["lr"]
     return changes
+
+
+def moved(group: Mapping[str, Any], rate: float) -> dict[str, Any]:
+    """Return a group's learning rate as another one, and what a schedule computes it from in proportion.
+
+    Args:
+        group: a parameter group.
+        rate: the learning rate from now on.
+    """
+    before = float(group["lr"])
+    bases = {name: float(group[name]) for name in _BASES if name in group}
+    return {**{k: v * rate / before if before else rate for k, v in bases.items()}, "lr": rate}
 
 
 def put(group: dict[str, Any], values: Mapping[str, Any]) -> None:

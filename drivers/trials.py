@@ -54,7 +54,7 @@ class Trials(Captures):
     def set_learning_rate(self, rate: float) -> None:
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                hyperparameters.put(group, {"lr": rate})
+                hyperparameters.put(group, hyperparameters.moved(group, rate))
 
     def ran_out_of_memory(self, error: BaseException) -> bool:
         return trying.out_of_memory(error)

@@ -19,23 +19,24 @@ from tachograph.states.errors import CallerError, nearest
 if TYPE_CHECKING:
     from .trainer import Trainer
 
-_LEGAL = "--trainer takes module:function, or path/to/script.py:function, and the function returns a Trainer"
+_LEGAL = "takes module:function, or path/to/script.py:function"
 
 
-def builder_of(text: str) -> Callable[..., Any]:
+def builder_of(text: str, option: str = "--trainer") -> Callable[..., Any]:
     """Find the function that a text names.
 
     Args:
         text: "module:function" or "path/to/script.py:function"; the folder of the script, or the current one, is where
             its imports are looked for first.
+        option: what the text was given as, for messages.
 
     Raises:
         CallerError: there is no such module or function, or the module can't be imported; what it raised is the cause.
     """
     where, colon, name = text.rpartition(":")
     if not colon or not where or not name:
-        raise CallerError(f"{text!r} names no function: {_LEGAL}")
-    module = _module_of(where)
+        raise CallerError(f"{text!r} names no function: {option} {_LEGAL}")
+    module = _module_of(where, f"{option} {_LEGAL}")
     function = getattr(module, name, None)
     if not callable(function):
         named = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
@@ -62,21 +63,21 @@ def trainer_of(text: str, **arguments: Any) -> Trainer:
     except Exception as error:
         raise CallerError(f"{text} failed with {type(error).__name__}: {error}") from error
     if not isinstance(trainer, Trainer):
-        raise CallerError(f"{text} returned {type(trainer).__name__}, not a Trainer: {_LEGAL}")
+        raise CallerError(f"{text} returned {type(trainer).__name__}, not a Trainer")
     return trainer
 
 
-def _module_of(where: str) -> ModuleType:
+def _module_of(where: str, legal: str) -> ModuleType:
     is_file = where.endswith(".py")
     folder = Path(where).resolve().parent if is_file else Path.cwd()
     if is_file and not Path(where).is_file():
-        raise CallerError(f"there is no file {where}. {_LEGAL}")
+        raise CallerError(f"there is no file {where}. {legal}")
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     try:
         return _from_file(Path(where)) if is_file else importlib.import_module(where)
     except Exception as error:
-        raise CallerError(f"{where} can't be imported: {type(error).__name__}: {error}. {_LEGAL}") from error
+        raise CallerError(f"{where} can't be imported: {type(error).__name__}: {error}. {legal}") from error
     except SystemExit as error:
         raise CallerError(
             f"{where} ended the process when it was imported: put what trains under `if __name__ == '__main__':`"

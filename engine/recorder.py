@@ -38,7 +38,7 @@ class Recorder:
         append: commit one transition: `append(source, event, state)`.
         run: the run's id.
         snapshots: publishes snapshots.
-        writes: what it is told is kept; False for a `Comparison`, which stands in its place.
+        writes: what it is told is kept; False for a `Reexecution`, which stands in its place.
     """
 
     writes = True

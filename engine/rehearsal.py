@@ -20,9 +20,9 @@ from tachograph.drivers import NO_BATCH
 from tachograph.states.errors import CallerError
 
 from . import beginning, recording, resume, saving, snapshots
-from .comparison import Comparison
 from .diff import Divergence
 from .journal import Journal, JournalError, Record
+from .reexecution import Reexecution
 from .snapshot_writer import write_whole
 from .snapshots import Snapshot, SnapshotFault
 
@@ -46,7 +46,7 @@ class Rehearsal:
         last: the last one.
         differing: settings that differ between the run and the trainer, and may: name -> (the run's, the trainer's).
         passed_over: a sentence for each snapshot that couldn't be used.
-        comparison: what the transitions are held against.
+        reexecution: what the transitions are held against.
 
     Raises:
         CallerError: several processes train; or the trainer is running.
@@ -70,7 +70,7 @@ class Rehearsal:
         self.first, self.last = self.journal.beginning.seq + 1, self.journal.last.seq
         self.differing: dict[str, tuple[Any, Any]] = {}
         self.passed_over: list[str] = []
-        self.comparison: Comparison | None = None
+        self.reexecution: Reexecution | None = None
 
     # -- where to begin ------------------------------------------------------------------------------------
 
@@ -103,34 +103,33 @@ class Rehearsal:
         found = self.nearest(seq)
         if found is not None:
             return found
-        trainer = self.trainer
-        if self.first == 1 and (trainer._beginning is not None or _is_new(trainer)):
+        if self._can_begin():
             return None
         why = (
             "its journal begins later than the run did"
             if self.first > 1
             else "this trainer has run, so the weights it began with are gone: build a new one"
         )
-        after = self._first_after(seq)
+        after = next((entry for entry in self.entries() if entry > seq), None)
         there = "it has none" if after is None else f"the first one that can be used is after {after:,}"
         told = "".join(f" {sentence}." for sentence in self.passed_over)
         raise SnapshotFault(
             f"{self.run_dir} has no snapshot at or before transition {seq:,}: {there}; and {why}.{told}"
         )
 
-    def earliest(self) -> int:
-        """Return the first transition that can be executed again: the first of all, or the one after a snapshot."""
-        trainer = self.trainer
-        if self.first == 1 and (trainer._beginning is not None or _is_new(trainer)):
-            return 1
-        after = self._first_after(-1)
-        return self.first if after is None else after + 1
-
-    def _first_after(self, seq: int) -> int | None:
+    def entries(self) -> list[int]:
+        """Return the transitions after which the run can be entered: those of its snapshots, and 0 if it can begin."""
         place = snapshots.place_in(self.journal)
         held, _ = snapshots.candidates(*snapshots.catalogue(self.run_dir), self.about["run"])
-        later = [s.seq for s in held if s.exact and s.seq > seq and place(s) is not None and not s.fault_by_size()]
-        return min(later, default=None)
+        fit = {s.seq for s in held if s.exact and place(s) is not None and not s.fault_by_size()}
+        return sorted({0, *fit} if self._can_begin() else fit)
+
+    def earliest(self) -> int:
+        """Return the first transition that can be executed again: the first of all, or the one after a snapshot."""
+        return next(iter(self.entries()), self.first - 1) + 1
+
+    def _can_begin(self) -> bool:
+        return self.first == 1 and (self.trainer._beginning is not None or _is_new(self.trainer))
 
     def cost(self, start: Snapshot | None, seq: int) -> str:
         """Say where it is done again from, and how many transitions that takes, and how long they took in the run."""
@@ -173,7 +172,7 @@ class Rehearsal:
         """Run the body with the trainer at work where it stands."""
         life = self.record(self.trainer.trainer_state.seq + 1).incarnation
         with self._at_work(recording.in_force(self.about, self.journal, life)):
-            self.trainer._recorder = self.comparison  # type: ignore[assignment]
+            self.trainer._recorder = self.reexecution  # type: ignore[assignment]
             yield
 
     @contextlib.contextmanager
@@ -232,8 +231,8 @@ class Rehearsal:
         if getattr(state, "stop_asked", "") and start is not None and start.seq in self._borders():
             state = trainer.trainer_state = attrs.evolve(state, stop_asked="")
         at = resume._point(start)
-        self.comparison = Comparison(self.journal, self.about["run"], trainer.machine, type(state), at, parted)
-        trainer._recorder = self.comparison  # type: ignore[assignment]
+        self.reexecution = Reexecution(self.journal, self.about["run"], trainer.machine, type(state), at, parted)
+        trainer._recorder = self.reexecution  # type: ignore[assignment]
         if point is not None:
             trainer._reenter(state, batch)
             assert trainer.driver is not None
@@ -300,10 +299,10 @@ class Rehearsal:
         Raises:
             CallerError: its run directory holds a run already.
         """
-        trainer, comparison = self.trainer, self.comparison
-        assert comparison is not None
+        trainer, reexecution = self.trainer, self.reexecution
+        assert reexecution is not None
         assert trainer.driver is not None
-        position, state, batch = comparison.position, trainer.trainer_state, trainer.batch
+        position, state, batch = reexecution.position, trainer.trainer_state, trainer.batch
         trainer.driver.close()
         trainer._prepare()
         held = recording.in_force(self.about, self.journal, position.incarnation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from tachograph.drivers import Driver
 from tachograph.states import TrainerState
 from tachograph.states.errors import CallerError
 
+from .callbacks.lr_schedule import LRSchedule
 from .diff import Divergence
+from .listeners import Listeners
 
 
 class Rehearsals:
@@ -18,6 +21,7 @@ class Rehearsals:
 
     # what the other parts of a trainer bring
     driver: Driver | None
+    listeners: Listeners
     trainer_state: Any
     batch: Any
     accumulation_steps: int
@@ -86,7 +90,7 @@ class Rehearsals:
             stopped = rehearsal.go(seq - 1)
             if stopped:
                 raise CallerError(f"transition {seq:,} can't be reached from the snapshot before: {stopped}")
-        rehearsal.comparison.parted = lambda found: self.say(f"parts from the record at {found}")
+        rehearsal.reexecution.parted = lambda found: self.say(f"parts from the record at {found}")
         self._rehearsal = rehearsal
         self._ready_by_hand()
         return self.trainer_state  # type: ignore[no-any-return]
@@ -115,6 +119,22 @@ class Rehearsals:
             self.say(stopped)
         self._ready_by_hand()
         return self.trainer_state  # type: ignore[no-any-return]
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Set the learning rate of all parameter groups of all optimizers; schedules go on from it, in proportion.
+
+        Args:
+            rate: >= 0.
+
+        Raises:
+            CallerError: it is none.
+        """
+        if type(rate) not in (int, float) or not 0 <= rate < math.inf:
+            raise CallerError(f"a learning rate is a number >= 0, not {rate!r}")
+        self.driver.set_learning_rate(float(rate))  # type: ignore[union-attr]
+        for callback in self.listeners.callbacks.values():
+            if isinstance(callback, LRSchedule):
+                callback.follow()
 
     def skip_batch(self) -> None:
         """Have the next step pass over the batch in hand: no forward pass, and in its window it counts as a zero.

@@ -10,8 +10,8 @@ import attrs
 from tachograph.states import Failed, Stopped
 from tachograph.states.errors import CallerError
 
-from .comparison import Parted
 from .diff import Divergence
+from .reexecution import Parted
 from .rehearsal import Rehearsal
 
 if TYPE_CHECKING:
@@ -70,14 +70,14 @@ def verify(trainer: Trainer, run_dir: str | Path, start: int | None, stop: int |
                 found = parted.divergence
             except Exception as error:
                 found = _failed(rehearsal, error)
-                if found is None and rehearsal.comparison is not None:
-                    rehearsal.comparison.matched += 1  # it failed as it had
+                if found is None and rehearsal.reexecution is not None:
+                    rehearsal.reexecution.matched += 1  # it failed as it had
     finally:
         if trainer.driver is not None:
             trainer.driver.close()
         trainer.batch = trainer.batch_indices = None
-    assert rehearsal.comparison is not None
-    return Verification(found, begins + 1, last, rehearsal.comparison.matched, stopped, cost, rehearsal.differing)
+    assert rehearsal.reexecution is not None
+    return Verification(found, begins + 1, last, rehearsal.reexecution.matched, stopped, cost, rehearsal.differing)
 
 
 def _range(rehearsal: Rehearsal, start: int | None, stop: int | None) -> tuple[int, int]:

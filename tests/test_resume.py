@@ -29,7 +29,7 @@ from tachograph.engine.snapshots import SnapshotFault, SnapshotWriteFault, catal
 from tachograph.engine.world import World
 from tachograph.states.errors import CallerError
 from tests.test_journal_support import HalfThen, in_child
-from tests.toys import Indexed, Run, Sum, equal, sides, stub, transitions
+from tests.toys import Indexed, Run, Sum, equal, files_of, sides, stub, transitions
 
 
 def job(run_dir: Path | None, driver: StubDriver | None = None, **settings: Any) -> Trainer:
@@ -88,10 +88,6 @@ def notices(trainer: Trainer) -> list[str]:
     said: list[str] = []
     trainer.on(Events.on_notice, lambda trainer, text: said.append(text))
     return said
-
-
-def files_of(run_dir: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file() and path.name != "lock"}
 
 
 # -- runs that ended ---------------------------------------------------------------------------------------

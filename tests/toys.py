@@ -34,6 +34,11 @@ states = st.builds(
 """Any `TrainerState`."""
 
 
+def files_of(folder: Path) -> dict[Path, bytes]:
+    """All files under a folder, but for journals' locks."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"}
+
+
 # -- without torch -----------------------------------------------------------------------------------------
 
 

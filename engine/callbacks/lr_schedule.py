@@ -99,6 +99,10 @@ class LRSchedule(Callback):
             raise
         self._steps += 1
 
+    def follow(self) -> None:
+        """Go on from the optimizer's learning rates, which somebody has set."""
+        _take_bases(self.scheduler)
+
     def _refuse_the_end(self, steps: int, cause: Exception | None = None) -> None:
         """Refuse a step after so many that the scheduler was built for no more."""
         total = getattr(self.scheduler, "total_steps", None)
@@ -168,6 +172,14 @@ class LRSchedule(Callback):
                 f"{name}: the limit is another one, but {type(self.scheduler).__name__} was built as before; the "
                 f"learning rate of the next update is {now}"
             )
+
+
+def _take_bases(scheduler: Any) -> None:
+    groups = getattr(getattr(scheduler, "optimizer", None), "param_groups", [])
+    if hasattr(scheduler, "base_lrs") and all("initial_lr" in group for group in groups):
+        scheduler.base_lrs = [float(group["initial_lr"]) for group in groups]
+    for inner in getattr(scheduler, "_schedulers", ()):
+        _take_bases(inner)
 
 
 def _has_epochs_ahead(at: Any) -> bool:

@@ -1,0 +1,637 @@
+"""A recorded run is executed again: verified, rewound to any transition, gone on from there as a run of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tachograph.drivers import StubDriver
+from tachograph.engine import (
+    Checkpoint,
+    CSVLogger,
+    Events,
+    Fingerprints,
+    Journal,
+    LRSchedule,
+    Progress,
+    Trainer,
+    diff,
+)
+from tachograph.engine.recording import SettingsChanged
+from tachograph.engine.snapshots import SnapshotFault, catalogue
+from tachograph.states import CallerError, TrainerState
+from tests.jobs import exact_job
+from tests.jobs.exact_job import EVERY, Configuration, covering, differences, outcome
+from tests.toys import files_of, stub
+
+Proven = Callable[[int], None]
+
+
+def everything(run_dir: Path | None, configuration: Configuration, every: Any = 6, foreign: int = 0) -> Trainer:
+    return exact_job.build(run_dir, every, configuration, foreign=foreign)
+
+
+class Net(nn.Sequential):
+    def train_step(self, batch: Any) -> dict[str, torch.Tensor]:
+        return {"loss": nn.functional.mse_loss(self(batch[0]), batch[1])}
+
+
+def small(run_dir: Path | None = None, lr: float = 0.1, **settings: Any) -> Trainer:
+    torch.manual_seed(0)
+    model = Net(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 1))
+    data = TensorDataset(torch.randn(20, 4), torch.randn(20, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    settings = {"n_epochs": 2, "seed": 3, "progress_bar": None, "snapshot_every": 4, "run_dir": run_dir, **settings}
+    return Trainer(model, "torch", DataLoader(data, 4, shuffle=True), optimizer, **settings)
+
+
+def notices(trainer: Trainer) -> list[str]:
+    said: list[str] = []
+    trainer.on(Events.on_notice, lambda trainer, text: said.append(text))
+    return said
+
+
+def ran(trainer: Trainer) -> Trainer:
+    trainer.run()
+    return trainer
+
+
+def at(run_dir: Path, source: str, nth: int = 0) -> int:
+    """The number of the nth transition that leaves a state."""
+    return [record.seq for record in Journal(run_dir) if record.source == source][nth]
+
+
+# -- verify ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("configuration", covering(EVERY), ids=lambda c: c.id)
+def test_a_run_that_is_executed_again_matches_from_its_beginning_and_from_every_snapshot(
+    configuration: Configuration, tmp_path: Path
+) -> None:
+    """R66: however it trains, and without a byte of the run being touched."""
+    trainer = ran(everything(tmp_path / "run", configuration))
+    before = files_of(tmp_path)
+    again = everything(None, configuration, foreign=1)
+    said = notices(again)
+    assert again.verify(tmp_path / "run") is None
+    n = trainer.trainer_state.seq
+    assert said[-1] == f"{n} of {n} transitions match, 1 to {n}"
+    for snapshot in catalogue(tmp_path / "run")[0]:
+        if snapshot.seq < n:
+            assert again.verify(tmp_path / "run", start=snapshot.seq + 1, stop=min(snapshot.seq + 9, n)) is None
+    assert files_of(tmp_path) == before
+
+
+def test_the_first_transition_that_differs_is_named_with_what_was_recorded_and_what_was_found(tmp_path: Path) -> None:
+    """R66."""
+    ran(small(tmp_path / "run"))
+    seq = at(tmp_path / "run", "step", 4)
+    again = small()
+
+    def disturb(trainer: Trainer) -> None:
+        if trainer.trainer_state.seq == seq - 1:
+            torch.rand(1)
+
+    again.on("fetch -> step", disturb)
+    found = again.verify(tmp_path / "run")
+    assert found is not None
+    assert (found.seq, found.state, found.field) == (seq, "step", "data.rng")
+    assert found.recorded == Journal(tmp_path / "run").seek(seq).data["rng"] != found.found
+    assert again.verify(tmp_path / "run", start=seq + 5) is None  # it is past that
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [("weights", "data.loss"), ("moments", "data.loss"), ("generators", "data.rng"), ("sampler", "data.ids")],
+)
+def test_a_part_of_a_snapshot_that_was_changed_shows_where_it_is_felt_first(
+    tmp_path: Path, part: str, field: str
+) -> None:
+    """R66: the copy is whole and its digests are right; only what it says is wrong."""
+    ran(small(tmp_path / "run"))
+    snapshot = catalogue(tmp_path / "run")[0][1]
+    tamper(snapshot.path, part)
+    found = small().verify(tmp_path / "run", start=snapshot.seq + 1)
+    assert found is not None
+    assert found.field == field
+    assert snapshot.seq < found.seq < snapshot.seq + 6
+
+
+def tamper(path: Path, part: str) -> None:
+    """Change a part of a snapshot, and make its digests right again."""
+    from tachograph.engine.snapshots import digest_of, digest_of_commit
+
+    name = "model.pt" if part == "weights" else "rank-0.pt"
+    held = torch.load(path / name, weights_only=True)
+    if part == "weights":
+        held["0.weight"][0, 0] += 1.0
+    elif part == "moments":
+        for state in held["optimizers"][0]["state"].values():
+            state["momentum_buffer"].zero_()
+    elif part == "generators":
+        held["generators"]["torch"] = torch.Generator().manual_seed(5).get_state()
+    else:
+        held["loader"] = {**held["loader"], **{k: v + 1 for k, v in held["loader"].items() if k == "seed"}}
+    torch.save(held, path / name)
+    commit = json.loads((path / "COMMIT").read_text())
+    commit["files"][name] = [(path / name).stat().st_size, digest_of(path / name)]
+    del commit["digest"]
+    (path / "COMMIT").write_text(json.dumps({**commit, "digest": digest_of_commit(commit)}))
+
+
+def test_a_changed_learning_rate_is_the_cause_that_is_named(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    found = small(lr=0.2).verify(tmp_path / "run")
+    assert found is not None
+    assert found.field == "data.lr"
+    assert "hyperparameters.lr" in found.cause
+    assert "0.1" in found.cause
+    assert "0.2" in found.cause
+
+
+def test_a_run_of_several_lives_is_verified_over_their_borders(tmp_path: Path) -> None:
+    """A stop, a resume, an extension: what each restored is what would have been there."""
+    run = tmp_path / "run"
+    trainer = small(run)
+    trainer.on(Events.on_train_batch_end(once=3), lambda trainer: trainer.stop("enough"))
+    trainer.run()
+    small(run).run(resume_from="auto")
+    small(run, n_epochs=3).run(resume_from="auto")
+    last = Journal(run).last
+    assert last is not None
+    assert last.incarnation == 2
+    again = small(n_epochs=3)
+    said = notices(again)
+    assert again.verify(run) is None
+    assert said[-1].startswith(f"{last.seq} of {last.seq} transitions match")
+
+
+def test_where_a_life_went_on_with_other_settings_it_ends_and_says_so(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    small(run, n_epochs=1).run()
+    small(run, lr=0.01).run(resume_from="auto")
+    first = small()
+    said = notices(first)
+    assert first.verify(run) is None
+    border = Journal(run).incarnations[1].first_seq - 1
+    assert f"after {border} the run went on with another hyperparameters.lr: 0.1 before, 0.01 from there on" in said[-1]
+    assert small(lr=0.01).verify(run, start=border + 1) is None
+
+
+def test_a_failure_is_executed_again_up_to_the_same_failure(tmp_path: Path) -> None:
+    def failing(run_dir: Path | None, kind: type[Exception]) -> Trainer:
+        def step(trainer: Trainer, batch: Any) -> None:
+            if trainer.global_forward_batches == 6:
+                raise kind("struck")
+            outputs = trainer.train_step(batch)
+            trainer.backward(outputs)
+            trainer.step()
+            trainer.zero_grad()
+
+        return small(run_dir, batch_step_fn=step)
+
+    with pytest.raises(ZeroDivisionError):
+        failing(tmp_path / "run", ZeroDivisionError).run()
+    last = Journal(tmp_path / "run").last
+    assert last is not None
+    again = failing(None, ZeroDivisionError)
+    said = notices(again)
+    assert again.verify(tmp_path / "run") is None
+    assert said[-1] == f"{last.seq} of {last.seq} transitions match, 1 to {last.seq}"
+    found = failing(None, KeyError).verify(tmp_path / "run")
+    assert found is not None
+    assert (found.seq, found.field, found.recorded) == (last.seq, "data.kind", "ZeroDivisionError")
+    assert found.found == "KeyError: 'struck'"
+
+
+def test_what_fails_only_now_is_a_divergence_too(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    seq = at(tmp_path / "run", "step", 2)
+    again = small()
+    again.on(Events.on_before_backward(once=3), lambda trainer, outputs: 1 / 0)
+    found = again.verify(tmp_path / "run")
+    assert found is not None
+    assert (found.seq, found.field, found.recorded) == (seq, "event", "Stepped")
+    assert found.found == "ZeroDivisionError: division by zero"
+
+
+def test_callbacks_that_would_leave_something_behind_hear_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def told(run_dir: Path | None, folder: str) -> Trainer:
+        callbacks = [CSVLogger(f"{folder}/log"), Checkpoint(f"{folder}/saved", every_n_batches=1), Progress("plain")]
+        return small(run_dir, callbacks=callbacks)
+
+    ran(told(tmp_path / "run", "first"))
+    capsys.readouterr()
+    again = told(None, "second")
+    assert again.verify(tmp_path / "run") is None
+    again.rewind(tmp_path / "run", seq=9)
+    again.advance(3)
+    assert not Path("second").exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_clock_is_not_asked_again_and_a_limit_is_the_one_of_then(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    small(run, n_epochs=3, max_time="1h").run()
+    again = small(n_epochs=1, max_time=1e-9)
+    assert again.verify(run) is None
+    assert (again.max_time, again.n_epochs) == (1e-9, 1)
+
+
+def test_a_custom_step_a_loop_of_ones_own_and_the_stub_driver_are_executed_again(tmp_path: Path) -> None:
+    """D1: it knows no torch; whatever can be snapshotted can be verified."""
+    stub(run_dir=tmp_path / "stub", n_epochs=3, snapshot_every=2).run()
+    assert stub(n_epochs=3).verify(tmp_path / "stub") is None
+
+    def own(run_dir: Path | None) -> Trainer:
+        trainer = small(run_dir)
+
+        def loop(trainer: Trainer) -> None:
+            for batch in trainer.train_dataloader:
+                trainer.on_train_batch_begin(batch)
+                trainer.backward(trainer.train_step(batch))
+                trainer.step()
+                trainer.zero_grad()
+                trainer.on_train_batch_end()
+
+        trainer.train_batch_loop = loop
+        return trainer
+
+    own(tmp_path / "own").run()
+    assert own(None).verify(tmp_path / "own") is None
+
+
+# -- rewind and advance ------------------------------------------------------------------------------------
+
+
+def test_it_stands_exactly_before_each_transition_with_the_batch_in_hand(tmp_path: Path) -> None:
+    """Forwards, backwards, again: state, weights, batch and loss are those of the run at that point."""
+    losses: dict[int, float] = {}
+    weights: dict[int, torch.Tensor] = {}
+    trainer = small(tmp_path / "run", accumulation_steps=2)
+    for name in ("epoch_begin", "fetch", "step", "epoch_end"):
+        trainer.on(name, lambda trainer: weights.update({trainer.trainer_state.seq: trainer.model[0].weight.clone()}))
+    trainer.run()
+    records = {record.seq: record for record in Journal(tmp_path / "run")}
+    losses = {seq: record.data["loss"] for seq, record in records.items() if record.event == "Stepped"}
+    again = small(accumulation_steps=2)
+    order = [*range(1, len(records) + 1), *range(len(records), 1, -3)]
+    for seq in order:
+        state = again.rewind(tmp_path / "run", seq=seq)
+        assert isinstance(state, TrainerState)
+        assert (state.seq, state.state) == (seq - 1, records[seq].source)
+        assert again.trainer_state == state
+        if seq - 1 in weights:
+            assert torch.equal(again.model[0].weight, weights[seq - 1])
+        assert (again.batch is not None) == (state.state == "step")
+        if seq in losses:
+            with torch.random.fork_rng():
+                outputs = again.train_step(again.batch)
+            assert float(outputs["loss"]) == losses[seq]
+
+
+def test_a_step_is_made_by_hand_and_its_gradients_are_there(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    seq = at(tmp_path / "run", "step", 6)
+    again = small()
+    again.rewind(tmp_path / "run", seq=seq)
+    outputs = again.train_step(again.batch)
+    again.backward(outputs)
+    gradient = again.model[0].weight.grad
+    assert gradient.abs().sum() > 0
+    again.step()
+    again.zero_grad()
+    by_hand = again.model[0].weight.clone()
+    again.rewind(tmp_path / "run", seq=seq)
+    again.advance()
+    assert torch.equal(again.model[0].weight, by_hand)
+    assert again.trainer_state.seq == seq
+
+
+def test_it_advances_in_memory_up_to_the_end_of_the_record(tmp_path: Path) -> None:
+    trainer = ran(small(tmp_path / "run"))
+    before = files_of(tmp_path)
+    again = small()
+    heard: list[int] = []
+    again.on("step -> fetch", lambda trainer: heard.append(trainer.trainer_state.seq))
+    again.rewind(tmp_path / "run", seq=5)
+    heard.clear()
+    assert again.advance(4).seq == 8
+    assert heard == [seq for seq in range(5, 9) if Journal(tmp_path / "run").seek(seq).source == "step"]
+    assert again.advance(10_000).state == "done"
+    assert again.trainer_state.seq == trainer.trainer_state.seq
+    assert not differences(dict(trainer.model.state_dict()), dict(again.model.state_dict()))
+    with pytest.raises(CallerError, match=r"the run's record ends here, after transition \d+: run\(\) goes on"):
+        again.advance()
+    assert files_of(tmp_path) == before
+
+
+def test_a_way_that_differs_from_the_record_is_warned_of_once(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run", snapshot_every=None))
+    again = small()
+    again.on(Events.on_train_batch_end(once=1), lambda trainer: torch.rand(1))
+    with pytest.warns(UserWarning, match=r"the way there isn't what was recorded: transition \d+: data.rng is") as said:
+        again.rewind(tmp_path / "run", seq=12)
+    assert len(said) == 1
+
+
+# -- forks -------------------------------------------------------------------------------------------------
+
+
+def proves_forks(configuration: Configuration, folder: Path, seqs: list[int]) -> int:
+    """Go on from before each of these transitions without a change, and expect the end of the run itself."""
+    straight = everything(folder / "run", configuration)
+    straight.run()
+    expected, n = outcome(straight), straight.trainer_state.seq
+    proven = 0
+    for seq in seqs or range(2, n + 1):
+        place = folder / str(seq)
+        fork = everything(place, configuration, foreign=1)
+        fork.rewind(folder / "run", seq=min(seq, n))
+        fork.run()
+        assert not differences(expected, outcome(fork)), seq
+        assert diff(folder / "run", place) is None
+        shutil.rmtree(place)
+        proven += 1
+    return proven
+
+
+@pytest.mark.parametrize("configuration", covering(EVERY), ids=lambda c: c.id)
+def test_a_run_of_its_own_without_a_change_ends_with_the_bits_of_the_other(
+    configuration: Configuration, tmp_path: Path, proven: Proven
+) -> None:
+    """From a batch in hand, from an open window, right before a validation, from the last transition but one."""
+    proven(proves_forks(configuration, tmp_path, [9, 14, 19, 40]))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("configuration", covering(EVERY), ids=lambda c: c.id)
+def test_a_run_of_its_own_may_begin_at_every_transition(
+    configuration: Configuration, tmp_path: Path, proven: Proven
+) -> None:
+    proven(proves_forks(configuration, tmp_path, []))
+
+
+def test_a_fork_tells_its_parent_and_needs_it_no_more(tmp_path: Path) -> None:
+    straight = ran(small(tmp_path / "run"))
+    fork = small(tmp_path / "fork", n_epochs=3)
+    fork.rewind(tmp_path / "run", seq=9)
+    point = Journal(tmp_path / "run").seek(8)
+    fork.run()
+    parent = json.loads((tmp_path / "fork" / "run.json").read_text())["parent"]
+    run = json.loads((tmp_path / "run" / "run.json").read_text())["run"]
+    where = {"incarnation": 0, "seq": 8, "chain": point.chain}
+    assert parent == {"run": run, **where, "run_dir": str(tmp_path / "run")}
+    told = next(Journal(tmp_path / "fork").sides("forked"))
+    assert (told.data["seq"], told.data["changed"]) == (8, {"n_epochs": [2, 3]})
+    shutil.rmtree(tmp_path / "run")
+    again = small(tmp_path / "fork", n_epochs=4)
+    assert again.run(resume_from="auto").cur_epoch_idx == 4
+    assert small(n_epochs=4).verify(tmp_path / "fork") is None
+    assert straight.trainer_state.seq < again.trainer_state.seq
+
+
+def test_a_learning_rate_is_another_one_from_there_on_and_a_schedule_goes_on_from_it(tmp_path: Path) -> None:
+    def scheduled(run_dir: Path | None) -> Trainer:
+        trainer = small(run_dir)
+        optimizer = trainer.driver.optimizers[0]  # type: ignore[union-attr]
+        trainer.add_callback(LRSchedule(torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))))
+        return trainer
+
+    ran(scheduled(tmp_path / "run"))
+    seq = at(tmp_path / "run", "step", 4)
+    fork = scheduled(tmp_path / "fork")
+    fork.rewind(tmp_path / "run", seq=seq)
+    fork.set_learning_rate(0.01)
+    fork.run()
+    rates = [record.data["lr"][0] for record in Journal(tmp_path / "fork") if record.event == "Stepped"]
+    assert rates[0] == 0.01
+    assert rates[1:3] == pytest.approx([0.01 * 5 / 6, 0.01 * 5 / 7])
+    found = diff(tmp_path / "run", tmp_path / "fork")
+    assert found is not None
+    assert (found.seq, found.field) == (seq, "data.lr")
+    with pytest.raises(CallerError, match="a learning rate is a number >= 0, not -1"):
+        fork.set_learning_rate(-1)
+
+
+@pytest.mark.parametrize(("window", "nth"), [(1, 3), (2, 2), (2, 3), (3, 4)])
+def test_a_batch_is_passed_over(tmp_path: Path, window: int, nth: int) -> None:
+    """Its samples count as consumed, its gradients as zeros; alone in its window, its update counts as skipped."""
+    ran(small(tmp_path / "run", accumulation_steps=window))
+    seq = at(tmp_path / "run", "step", nth)
+    recorded = Journal(tmp_path / "run").seek(seq)
+    fork = small(tmp_path / "fork", accumulation_steps=window)
+    fork.rewind(tmp_path / "run", seq=seq)
+    weights = fork.model[0].weight.clone()
+    fork.skip_batch()
+    fork.run()
+    passed = Journal(tmp_path / "fork").seek(seq)
+    assert passed.data["loss"] is None
+    assert passed.state.samples == recorded.state.samples
+    alone = recorded.data["closed"] and Journal(tmp_path / "run").seek(seq - 1).state.accumulated == 0
+    assert passed.data["skipped"] == alone
+    assert all(
+        record.data["loss"] is not None
+        for record in Journal(tmp_path / "fork").since(seq + 1)
+        if record.event == "Stepped"
+    )
+    assert not torch.equal(weights, fork.model[0].weight)
+    fetch = small()
+    fetch.rewind(tmp_path / "run", seq=seq - 1) if window == 1 else None
+    with pytest.raises(CallerError, match=r"there is no batch in hand: the trainer stands in fetch|rewind\(\) has"):
+        fetch.skip_batch()
+
+
+def test_other_data_is_gone_on_with_from_the_next_unseen_sample(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    seq = at(tmp_path / "run", "fetch", 2)
+    fork = small(tmp_path / "fork")
+    fork.rewind(tmp_path / "run", seq=seq)
+    held = fork.train_dataloader.dataset
+    zeros = TensorDataset(torch.zeros_like(held.tensors[0]), held.tensors[1])
+    fork.train_dataloader = DataLoader(zeros, 4, shuffle=True)
+    seen: list[torch.Tensor] = []
+    fork.on(Events.on_train_batch_begin, lambda trainer, batch, indices: seen.append(batch[0]))
+    state = fork.run()
+    assert all(not batch.any() for batch in seen)
+    assert len(seen) == 10 - 2
+    assert state.samples == 40
+    ids = [record.data["ids"] for record in Journal(tmp_path / "fork") if record.event == "Fetched"]
+    assert ids == [record.data["ids"] for record in Journal(tmp_path / "run").since(seq) if record.event == "Fetched"]
+
+
+def test_a_trainer_with_another_learning_rate_is_told_to_change_it_afterwards(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    with pytest.raises(CallerError, match=r"hyperparameters.lr is 0.1 in the run and 0.5 in this trainer: build it as"):
+        small(lr=0.5).rewind(tmp_path / "run", seq=9)
+
+
+def test_a_run_directory_that_is_taken_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    before = files_of(tmp_path)
+    fork = small(tmp_path / "run")
+    fork.rewind(tmp_path / "run", seq=9)
+    with pytest.raises(CallerError, match="holds a run already"):
+        fork.run()
+    assert files_of(tmp_path) == before
+    assert small(tmp_path / "run", n_epochs=3).run(resume_from="auto").cur_epoch_idx == 3
+
+
+def test_without_a_run_directory_it_goes_on_in_memory(tmp_path: Path) -> None:
+    straight = ran(small(tmp_path / "run"))
+    before = files_of(tmp_path)
+    fork = small()
+    fork.rewind(tmp_path / "run", seq=9)
+    fork.run()
+    assert not differences(dict(straight.model.state_dict()), dict(fork.model.state_dict()))
+    assert files_of(tmp_path) == before
+
+
+# -- what can't be done ------------------------------------------------------------------------------------
+
+
+def test_where_there_is_no_snapshot_before_it_names_the_nearest(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trainer = ran(small(run))
+    with pytest.raises(SnapshotFault, match="has run, so the weights it began with are gone: build a new one"):
+        trainer.rewind(run, seq=2)
+    snapshot = catalogue(run)[0][0]
+    with pytest.raises(
+        SnapshotFault, match=rf"at or before transition 1: the first one that can be used is after {snapshot.seq}"
+    ):
+        trainer.rewind(run, seq=2)
+    assert trainer.rewind(run, seq=snapshot.seq + 2).seq == snapshot.seq + 1
+    (snapshot.path / "model.pt").write_bytes(b"")
+    again = small()
+    said = notices(again)
+    again.rewind(run, seq=snapshot.seq + 2)
+    assert f"from the beginning: {snapshot.seq + 1} transitions to execute again" in said[-1]
+
+
+@pytest.mark.parametrize("seq", [0, -1, 10_000, True, "9", 2.0, None])
+def test_a_transition_that_is_not_there_is_refused_with_the_range(tmp_path: Path, seq: Any) -> None:
+    trainer = ran(small(tmp_path / "run"))
+    n = trainer.trainer_state.seq
+    with pytest.raises(CallerError, match=re.escape(f"seq={seq!r}: {tmp_path}/run has the transitions 1 to {n}")):
+        small().rewind(tmp_path / "run", seq=seq)
+    if seq is not None:
+        with pytest.raises(CallerError, match=f"has the transitions 1 to {n}"):
+            small().verify(tmp_path / "run", start=seq)
+        with pytest.raises(CallerError, match=f"has the transitions 1 to {n}"):
+            small().verify(tmp_path / "run", stop=seq)
+
+
+def test_what_is_no_run_or_not_this_trainers_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    with pytest.raises(FileNotFoundError, match="there is no run at"):
+        small().verify(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="isn't a run directory"):
+        small().verify(tmp_path / "empty")
+    with pytest.raises(SettingsChanged, match="accumulation_steps is 1, this trainer's 2"):
+        small(accumulation_steps=2).verify(tmp_path / "run")
+    with pytest.raises(SettingsChanged, match="this run's model is"):
+        stub().verify(tmp_path / "run")
+    with pytest.raises(CallerError, match="start=9 comes after stop=3"):
+        small().verify(tmp_path / "run", start=9, stop=3)
+    for name in ("advance", "skip_batch"):
+        with pytest.raises(CallerError, match=rf"{name}\(\) is for a trainer that rewind\(\) has brought"):
+            getattr(small(), name)()
+    with pytest.raises(CallerError, match="transitions must be an integer > 0, not 0"):
+        rewound(tmp_path).advance(0)
+
+
+def rewound(folder: Path) -> Trainer:
+    trainer = small()
+    trainer.rewind(folder / "run", seq=5)
+    return trainer
+
+
+def test_after_a_verification_a_trainer_does_not_take_itself_to_be_at_a_beginning(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    again = small(tmp_path / "other")
+    assert again.verify(tmp_path / "run", stop=9) is None
+    with pytest.raises(
+        CallerError, match="stands after transition 9 of a run that it executed again, which is no begin"
+    ):
+        again.run()
+    assert not (tmp_path / "other").exists()
+    assert again.run(resume_from=tmp_path / "run").state == "done"
+
+
+def test_a_trainer_that_is_running_is_refused(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    trainer = small(n_epochs=1)
+    refused: list[str] = []
+
+    def attempt(trainer: Trainer) -> None:
+        with pytest.raises(CallerError) as error:
+            trainer.verify(tmp_path / "run")
+        refused.append(str(error.value))
+
+    trainer.on(Events.on_train_begin, attempt)
+    trainer.run()
+    assert refused == ["this trainer is running: a part of a run is executed again by a trainer of its own"]
+
+
+def test_an_error_on_the_way_is_raised_and_the_trainer_can_be_rewound_again(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    again = small()
+    struck = again.on(Events.on_train_batch_end(once=4), lambda trainer: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        again.rewind(tmp_path / "run", seq=20)
+    with pytest.raises(CallerError, match=r"advance\(\) is for a trainer"):
+        again.advance()
+    struck.remove()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert again.rewind(tmp_path / "run", seq=20).seq == 19
+
+
+def test_a_run_of_several_processes_is_refused_in_one(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**about, "world": 2}))
+    with pytest.raises(CallerError, match="executed again in one process: .* was made by 2, and here are 1"):
+        small().verify(tmp_path / "run")
+
+
+def test_a_stub_driver_may_be_rewound_and_forked(tmp_path: Path) -> None:
+    straight = ran(stub(run_dir=tmp_path / "run", n_epochs=3, snapshot_every=2))
+    fork = stub(run_dir=tmp_path / "fork", n_epochs=3, driver=StubDriver())
+    fork.rewind(tmp_path / "run", seq=8)
+    fork.run()
+    assert fork.journal.chain == straight.journal.chain  # type: ignore[union-attr]
+
+
+def test_fingerprints_that_were_recorded_are_held_against_those_of_now(tmp_path: Path) -> None:
+    """R38, R66: a weight that changes by itself shows at that step, not at the next loss."""
+    ran(small(tmp_path / "run", callbacks=[Fingerprints(every=1)]))
+    seq = at(tmp_path / "run", "step", 4)
+    again = small()
+    assert again.verify(tmp_path / "run") is None
+
+    def flip(trainer: Trainer) -> None:
+        if trainer.trainer_state.seq == seq:
+            with torch.no_grad():
+                trainer.model[0].weight[0, 0] *= -1
+
+    again = small()
+    again.on("step -> fetch", flip, priority=1)
+    found = again.verify(tmp_path / "run")
+    assert found is not None
+    assert (found.seq, found.field) == (seq, "fingerprint.parameters")
