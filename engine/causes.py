@@ -59,8 +59,10 @@ class Known:
         resume: a resume of one of them before it.
         window: micro-batches in the accumulation window up to this one; 1: there is no window.
         ahead: of a run that fetches here what the other one fetches later: (0 or 1, that later transition).
+        batches: of the batches from there to the epoch's end: (those that differ, those that were compared).
         events: what happened in each of the two.
         reasons: what those events say of themselves: an error, a reason to stop.
+        lossless: which of the two, 0 or 1, made no loss in a step in which the other one did.
         deterministic: both runs used deterministic algorithms only.
         since: the last transition at which what differs is known to have agreed, if updates came between; 0: none.
         tensors: what differs in the first snapshots of both that do, by its name.
@@ -77,8 +79,10 @@ class Known:
     resume: Resume | None = None
     window: int = 1
     ahead: tuple[int, int] | None = None
+    batches: tuple[int, int] = (0, 0)
     events: tuple[str, str] = ("", "")
     reasons: tuple[str, str] = ("", "")
+    lossless: int | None = None
     deterministic: bool = False
     since: int = 0
     tensors: Sequence[str] = ()
@@ -86,8 +90,9 @@ class Known:
 
 Told = tuple[str, str]
 """A cause, and the command that comes next, with {a}, {b} and {seq} in it."""
-_VERIFY_A = "tachograph verify {a} --trainer module:function"
-_VERIFY_B = "tachograph verify {b} --trainer module:function"
+_VERIFY_A = "tachograph verify {a} --trainer module:function --stop {seq}"
+_VERIFY_B = "tachograph verify {b} --trainer module:function --stop {seq}"
+_REPEAT = "tachograph verify {a} --trainer module:function --start {seq} --stop {seq} --repeat 3"
 _SHELL = "tachograph shell {b} --at {seq} --trainer module:function"
 _SHOW = "tachograph show {b}"
 _SHOW_AT = "tachograph show {b} --at {seq}"
@@ -106,7 +111,7 @@ def explained(divergence: Divergence, known: Known) -> Divergence:
     >>> told.cause
     'another version of torch (2.12.0 in the recorded run, 2.13.0 in this one): it may compute other bits'
     >>> told.hint
-    'tachograph verify runs/a --trainer module:function'
+    'tachograph verify runs/a --trainer module:function --stop 42'
 
     Args:
         divergence: the transition, the field and its two values; a cause or a hint that it has is replaced.
@@ -173,7 +178,7 @@ def _agreed(known: Known) -> str:
 _ORDERING = frozenset({"event", "results", "counters"})
 _REACH: dict[str, frozenset[str]] = {
     **dict.fromkeys(("snapshot_every", "keep_snapshots", "on_snapshot_fault", "seed_given"), frozenset()),
-    **dict.fromkeys(("validate_every", "validation"), _ORDERING),
+    **dict.fromkeys(("validate_every", "validation", "sanity_batches"), _ORDERING),
     **dict.fromkeys(("n_epochs", "n_batches", "max_time"), frozenset({"event", "lr"})),
     **dict.fromkeys(("hyperparameters", "optimizers"), COMPUTED | {"lr"}),
     **dict.fromkeys(("precision", "compile"), COMPUTED),
@@ -355,6 +360,11 @@ def _of_ids(known: Known) -> Told:
         who, seq = known.ahead
         ahead, other = known.names[who], known.names[1 - who]
         return f"{ahead} passed over a batch: what it fetches here, {other} fetches at {seq:,}", _SAMPLES
+    differ, compared = known.batches
+    if differ == 1 < compared:
+        return "in this batch alone, samples are swapped or another one is among them: the sampler", _SAMPLES
+    if differ == 2 < compared:
+        return "in this batch and one later, as if samples had been swapped between the two: the sampler", _SAMPLES
     what = "other samples, or the same in another order, though seed and settings of the data agree"
     return f"{what}: the sampler, or its state", _SAMPLES
 
@@ -374,16 +384,22 @@ def _of_rng(known: Known) -> Told:
 
 
 def _of_loss(known: Known) -> Told:
+    if known.lossless is not None:
+        lost = f"{known.names[known.lossless]} made no loss here: nothing was propagated back"
+        return (
+            f"{lost}, so the {'micro-batch is lost to its window' if known.window > 1 else 'batch is lost'}",
+            _SHOW_AT,
+        )
     if {"batch", "rng"} <= set(known.agree) and "parameters" in known.before:
         same = "samples, their content, generators and parameters agree and the loss doesn't"
-        return f"{same}: the forward pass isn't the same, or {_not_deterministic(known)}", _VERIFY_A
+        return f"{same}: the forward pass isn't the same, or {_not_deterministic(known)}", _REPEAT
     left = [what for what, at in _BEFORE_A_LOSS if what not in (known.before if at else known.agree)]
     agreed = [
         what for what in ("samples", "generators") if {"samples": "ids", "generators": "rng"}[what] in known.agree
     ]
     same = f"{' and '.join(agreed)} agree" if agreed else "the loss differs"
     named = ", ".join({"batch": "the batch's content", "parameters": "the weights before this step"}[w] for w in left)
-    return f"{same}, so it is {named}{' or ' if named else ''}the forward pass", _VERIFY_A
+    return f"{same}, so it is {named}{' or ' if named else ''}the forward pass", _REPEAT
 
 
 _BEFORE_A_LOSS = (("batch", False), ("parameters", True))
@@ -396,7 +412,7 @@ def _of_gradients(known: Known) -> Told:
         )
         return f"{what}: a micro-batch was lost to the window, or {_not_deterministic(known)}", _SHELL
     what = "samples, generators and loss agree and the gradients don't"
-    return f"{what}: what changes gradients (clipping, hooks), or {_not_deterministic(known)}", _VERIFY_A
+    return f"{what}: what changes gradients (clipping, hooks), or {_not_deterministic(known)}", _REPEAT
 
 
 def _not_deterministic(known: Known) -> str:
@@ -414,9 +430,10 @@ def _of_parameters(known: Known) -> Told:
         if "gradients" in known.agree:
             return "the same gradients make another update: the optimizer's state differs", _SHELL
         return "the update differs; its gradients weren't recorded", _SHELL
-    if "gradients" in known.agree:
-        what = "gradients and the optimizer's state agree and the weights don't"
-        return f"{what}: something other than the optimizer changed weights in this step", _SHELL
+    if "optimizers" in known.agree:
+        what = "gradients and the" if "gradients" in known.agree else "the"
+        told = f"{what} optimizer's state agree{'s' if what == 'the' else ''} and the weights don't"
+        return f"{told}: something other than the optimizer changed weights in this step", _SHELL
     return "the weights differ from here on", _SHELL
 
 

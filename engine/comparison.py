@@ -35,7 +35,7 @@ class Comparison:
             in common that could be compared.
         divergence: where they part, the first one of all ranks that were compared; None where they don't.
         records: what both recorded there.
-        known: what else is known of it.
+        known: what else is known of the two; None where they are apart.
         first: the first transition that was compared.
         ends: the last transition of each.
         agree: what was compared and agrees up to there, in words.
@@ -164,8 +164,11 @@ def _not_parted(found: list[_Rank], run_a: str, run_b: str) -> Comparison:
     if apart:
         return told
     sides = [Side.of(name, journal, first.common.high) for name, journal in ((run_a, first.a), (run_b, first.b))]
-    held = [in_force(side.about, side.journal, first.common.high) for side in sides]
-    return attrs.evolve(told, agree=_agreeing(Known(), *differences(*held), sides, first))
+    settings, code, environment = differences(
+        *(in_force(side.about, side.journal, first.common.high) for side in sides)
+    )
+    known = Known(names=(run_a, run_b), settings=settings, code=code, environment=environment)
+    return attrs.evolve(told, known=known, agree=_agreeing(known, sides, first))
 
 
 def _same_end(found: _Rank) -> bool:
@@ -197,18 +200,21 @@ def _parted(found: _Rank, run_a: str, run_b: str) -> Comparison:
         known=known,
         first=found.common.low,
         ends=_ends(found),
-        agree=_agreeing(known, known.settings, known.code, known.environment, [a, b], found),
+        agree=_agreeing(known, [a, b], found),
         snapshots=snapshots,
         unknown=_unknown(kind, found, known, a, b),
     )
 
 
 def _agreement(found: _Rank) -> Bits:
-    """Return what the fingerprints of steps tell, with the snapshots' word where theirs of agreement is a later one."""
+    """Return what the fingerprints of steps tell, with the snapshots' word where it is the later or the only one."""
     steps, snapshots = found.steps, found.snapshots
-    if snapshots.agree <= steps.agree:
-        return steps
-    return attrs.evolve(steps, agree=snapshots.agree, parts=("parameters", "buffers", "optimizers", "scaler"))
+    if snapshots.agree > steps.agree:
+        steps = attrs.evolve(steps, agree=snapshots.agree, parts=snapshots.parts)
+    if snapshots.differ and not steps.differ:
+        differ = dict.fromkeys(fingerprinted.parts_of(snapshots.values), ("", ""))
+        steps = attrs.evolve(steps, differ=snapshots.differ, values=differ, same=fingerprinted.parts_of(snapshots.same))
+    return steps
 
 
 def _around(found: _Rank, seq: int) -> tuple[int, int, Sequence[str]]:
@@ -219,17 +225,18 @@ def _around(found: _Rank, seq: int) -> tuple[int, int, Sequence[str]]:
     return held.agree, later, names
 
 
-def _agreeing(
-    known: Known, settings: object, code: object, environment: object, sides: Sequence[Side], found: _Rank
-) -> list[str]:
+def _agreeing(known: Known, sides: Sequence[Side], found: _Rank) -> list[str]:
     """Name what was compared and agrees up to the parting, or to the end."""
-    told = [] if not all(side.about for side in sides) else [] if settings else ["settings"]
-    told += ["code"] if not code and all(side.about.get("code") for side in sides) else []
-    told += ["environment"] if not environment and all(side.about.get("environment") for side in sides) else []
-    before = [record for side in sides for record in (side.before, side.record) if record is not None]
-    told += ["samples"] if any(record.data.get("ids") for record in before) else []
-    told += ["generators"] if any(record.data.get("rng") for record in before) else []
-    told += ["losses"] if any(record.data.get("loss") is not None for record in before) else []
+    told = []
+    for name, differ in (("settings", known.settings), ("code", known.code), ("environment", known.environment)):
+        if not differ and all(side.about.get(name) for side in sides):
+            told.append(name)
+    held: set[str] = set(known.agree)
+    for record in sides[0].lately():
+        held |= {name for name in ("ids", "rng", "loss") if record.data.get(name)}
+        if {"ids", "rng", "loss"} <= held:
+            break
+    told += [word for name, word in (("ids", "samples"), ("rng", "generators"), ("loss", "losses")) if name in held]
     told += ["weights"] if _agreement(found).agree else []
     return told
 

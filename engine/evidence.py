@@ -18,7 +18,12 @@ from .journal.facts import start_of
 
 Pair = tuple[Any, Any]
 _SHIFTS = 8
-"""Batches by which one order may be ahead of the other to be recognised."""
+"""Batches by which one order may be ahead of the other."""
+
+_LATELY = 8
+"""Transitions that are looked back at: of any so many in a row, one is a step."""
+_BATCHES = 1000
+"""Batches whose order is compared from the first one on that differs."""
 
 
 @attrs.frozen
@@ -43,6 +48,11 @@ class Side:
     def of(cls, name: str | Path, journal: Journal, seq: int) -> Side:
         """Read what a run says of a transition, which must be there."""
         return cls(str(name), about_of(journal.run_dir), journal, journal.seek(seq), _sought(journal, seq - 1))
+
+    def lately(self) -> Iterator[Record]:
+        """Yield the last records before the transition, newest first."""
+        for seq in range(self.record.seq - 1, max(self.record.seq - _LATELY, start_of(self.journal).seq), -1):
+            yield self.journal.seek(seq)
 
 
 def about_of(run_dir: Path) -> dict[str, Any]:
@@ -75,8 +85,10 @@ def known_of(divergence: Divergence, a: Side, b: Side, bits: Bits) -> Known:
         resume=_resume(a, b, divergence.seq),
         window=_window(a, held[0]),
         ahead=_ahead(a, b, divergence.seq) if kind == "ids" else None,
+        batches=_batches(a, b, divergence.seq) if kind == "ids" else (0, 0),
         events=_events(a, b, divergence.field),
         reasons=(_reason(a.record), _reason(b.record)),
+        lossless=_lossless(divergence) if kind == "loss" else None,
         deterministic=all(side.get("environment", {}).get("deterministic_algorithms") for side in held),
     )
 
@@ -133,6 +145,7 @@ def _at(a: Side, b: Side, divergence: Divergence, bits: Bits) -> tuple[list[str]
         agree |= set(bits.same) & set(PARTS)
     elif bits.agree == divergence.seq:
         agree |= set(bits.parts) & set(PARTS)
+    agree -= differ
     differ -= {kind_of(divergence.field)}
     return [n for n in ORDER if n in differ], [n for n in ORDER if n in agree]
 
@@ -142,7 +155,9 @@ def _before(a: Side, divergence: Divergence, bits: Bits) -> list[str]:
     if not bits.agree or a.before is None or bits.agree >= divergence.seq:
         return []
     then = _sought(a.journal, bits.agree)
-    return list(bits.parts) if then is not None and not _between(then, a.before)[0] else []
+    steps, updates = (1, 1) if then is None else _between(then, a.before)
+    unchanged = bits.parts if not steps else () if updates else ("parameters", "optimizers", "scaler")
+    return [part for part in bits.parts if part in unchanged]
 
 
 def _between(then: Record, now: Record) -> tuple[int, int]:
@@ -171,6 +186,11 @@ def _events(a: Side, b: Side, field: str) -> tuple[str, str]:
     return a.record.event, b.record.event
 
 
+def _lossless(divergence: Divergence) -> int | None:
+    made = divergence.a is not None, divergence.b is not None
+    return made.index(False) if any(made) and not all(made) else None
+
+
 def _reason(record: Record) -> str:
     data = record.data
     if record.event == "Failed":
@@ -192,6 +212,13 @@ def _ahead(a: Side, b: Side, seq: int) -> tuple[int, int] | None:
             if len(pairs) > 1 and all(x[1] == y[1] for x, y in pairs):
                 return who, other[shift][0]
     return None
+
+
+def _batches(a: Side, b: Side, seq: int) -> tuple[int, int]:
+    """Count the batches that differ, from a transition to the epoch's end or for a thousand, and those compared."""
+    pairs = zip(_fetched(a.journal, seq), _fetched(b.journal, seq), strict=False)
+    same = [one == other for one, other in islice(pairs, _BATCHES)]
+    return same.count(False), len(same)
 
 
 def _fetched(journal: Journal, seq: int) -> Iterator[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +96,22 @@ def of_snapshots(a: Journal, b: Journal, stop: int, generators: bool) -> Bits:
             continue
         one, other = (dict(_leaves(told or {}, generators)) for told in pairs)
         values = {name: (one[name], other[name]) for name in one if name in other and one[name] != other[name]}
+        same = tuple(name for name in one if name in other and name not in values)
         if not values:
-            return attrs.evolve(found, agree=seq, parts=tuple(one))
-        found = attrs.evolve(found, differ=seq, values=values, same=tuple(name for name in one if name not in values))
+            return attrs.evolve(found, agree=seq, parts=parts_of(same))
+        found = attrs.evolve(found, differ=seq, values=values, same=same)
     return found
+
+
+def parts_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the parts of a fingerprint that names of a snapshot's tensors stand for.
+
+    An optimizer that keeps nothing of its parameters isn't among them: it can't tell one update from another.
+    """
+    sections = {"model": "parameters", "gradients": "gradients", "scaler": "scaler"}
+    found = {sections.get(name.partition(".")[0], "") for name in names}
+    found |= {"optimizers" for name in names if name.startswith("optimizers.") and name.count(".") > 2}
+    return tuple(part for part in PARTS if part in found)
 
 
 def after(a: Journal, b: Journal, seq: int) -> tuple[int, list[str]]:
@@ -147,4 +159,4 @@ def _leaves(told: Mapping[str, Any], generators: bool) -> Iterator[tuple[str, An
         yield "scaler", told["scaler"]
 
 
-__all__ = ["Bits", "after", "of_snapshots", "of_steps"]
+__all__ = ["Bits", "after", "of_snapshots", "of_steps", "parts_of"]

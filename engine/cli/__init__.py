@@ -17,11 +17,13 @@ COMMANDS = {
     "export": "write a run in another format: a trace, a table, a database, event files",
     "graph": "print the machine of a training run as Mermaid text or as a table",
     "note": "write a note at a transition of a run, list the notes, or withdraw one",
+    "pack": "put what a run did around a transition into one file, for a report of a bug",
     "replay": "drive listeners from a run's journal, or go through it transition by transition",
     "report": "write one page about a run, or about several side by side, to look at in a browser",
     "shell": "open Python where a trainer stands exactly before a transition of a run",
     "show": "show what a run went through: as a whole, record by record, or live",
     "snapshots": "list, verify or prune the snapshots of a run",
+    "unpack": "make a run directory of a file that pack wrote",
     "verify": "execute a part of a run again and compare it with what was recorded",
     "watch": "follow a run while it goes on: its machine, progress, curves, ranks",
 }
