@@ -447,8 +447,9 @@ def _other_defaults(record: Record, cls: type[Event]) -> dict[str, Any]:
 
 def _is_default(default: Any, value: Any) -> bool:
     """Say whether a default is written as this value: a tuple is written as a list."""
-    made = default.factory() if isinstance(default, type(attrs.Factory(list))) and not default.takes_self else default
-    return bool(plain(made) == value) and type(plain(made)) is type(value)
+    factory = getattr(default, "factory", None)
+    made = plain(default if factory is None or default.takes_self else factory())
+    return bool(made == value) and type(made) is type(value)
 
 
 def _loss_of(record: Record) -> float | None:

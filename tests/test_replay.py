@@ -34,7 +34,7 @@ from tachograph.engine.events import hangs_on
 from tachograph.engine.journal import JournalCorrupt, JournalError
 from tachograph.engine.replay import NotReplayed, Replay
 from tachograph.engine.replayable import INSIDE, OF_THE_PROCESS
-from tachograph.states import CallerError, Event, Row, Stepped, TrainerState, training_machine, training_rows
+from tachograph.states import CallerError, Event, Row, Stepped, TrainerState, training_machine
 from tests.test_engine import collecting, collector
 from tests.test_journal_ranks import ranks
 from tests.test_journal_support import in_child
@@ -69,7 +69,11 @@ class Diary(Callback):
         self.notes = list(state["notes"])
 
     def subscribe(self, listeners: Any) -> None:
-        passes = dict(every={"every": 2}, once={"once": [1, 4]}, window={"after": 1, "before": 6})
+        passes: dict[str, dict[str, Any]] = {
+            "every": {"every": 2},
+            "once": {"once": [1, 4]},
+            "window": {"after": 1, "before": 6},
+        }
         passes["asked"] = {"filter_fn": lambda filter, trainer: trainer.trainer_state.seq % 3 == 0}
         for name in HEARD:
             listeners.add(name, self._note(name), owner=self)

@@ -25,6 +25,7 @@ class Source:
     Attributes:
         about: its `run.json`.
         ranks: the ranks that are exported.
+        damage: what the last reading that went to the end passed over.
 
     Raises:
         NotARun, JournalError: it isn't a run directory, or has no such rank.
@@ -34,19 +35,17 @@ class Source:
         self.about: dict[str, Any] = recording.load(Path(run_dir))
         self._journal = Journal(run_dir, rank=rank, history="all" if every_life else "live", salvage=salvage)
         self.ranks = list(self._journal.ranks)
-
-    @property
-    def damage(self) -> list[Damage]:
-        """What the last reading passed over."""
-        return self._journal.damage
+        self.damage: list[Damage] = []
 
     def items(self) -> Iterator[Record | SideRecord]:
         """Read transitions and side records."""
-        return self._journal.everything()
+        yield from self._journal.everything()
+        self.damage = self._journal.damage
 
     def records(self) -> Iterator[Record]:
         """Read the transitions."""
-        return iter(self._journal)
+        yield from self._journal
+        self.damage = self._journal.damage
 
 
 def state_of(record: Record) -> dict[str, Any]:

@@ -38,7 +38,7 @@ CREATE INDEX sides_by_kind ON sides (kind, seq);
 """
 _TRANSITION = f"INSERT INTO transitions VALUES ({', '.join('?' * 13)})"
 _SIDE = f"INSERT INTO sides VALUES ({', '.join('?' * 6)})"
-_AT_ONCE = 4096  # rows
+_AT_ONCE = 512  # rows
 
 
 def write(source: Source, path: Path) -> int:

@@ -9,6 +9,7 @@ what it wrote after the snapshot that a run goes on from is taken back (`purge`)
 from __future__ import annotations
 
 import signal
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Sequence
@@ -64,6 +65,7 @@ class Logger(Callback):
         status: "running", or how the run ended: "finished" (by a limit, or a listener's wish), "interrupted" (by a
             signal) or "failed".
         takes_back: `purge` takes back what was written. One that can't is given nothing that may yet change.
+        clock: the time of day; in a replay, the time of the record that is heard.
 
     Raises:
         CallerError: an argument can't be used, or the library isn't installed; or there is neither `folder` nor a run
@@ -75,6 +77,7 @@ class Logger(Callback):
     needs = ""
     takes_back = True
     in_quick_pass = False
+    clock: Callable[[], float] = staticmethod(time.time)
 
     def __init__(
         self,
@@ -349,6 +352,7 @@ class Logger(Callback):
         name = folder.name if trainer.run_dir is None else trainer.run_dir.name
         if self.on_fault == "raise":
             check_writable(folder, type(self).__name__)
+        self.clock = getattr(trainer.world, "clock", self.clock)
         with _untouched(trainer):
             memory, new = claim(folder, run, name, anew=isinstance(trainer, Replay) and self._written is None)
             before = dict(memory)

@@ -63,7 +63,7 @@ class TensorBoardLogger(Logger):
             self._file = None
 
     def _put(self, **what: Any) -> None:
-        self._file.write(self._event.Event(wall_time=time.time(), **what).SerializeToString())
+        self._file.write(self._event.Event(wall_time=self.clock(), **what).SerializeToString())
 
     def _value(self, name: str, value: Any) -> Any:
         if not isinstance(value, str):

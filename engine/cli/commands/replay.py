@@ -98,6 +98,8 @@ def _check_kinds(arguments: argparse.Namespace) -> None:
     for kind, _ in arguments.to:
         if kind not in _LOGGERS:
             raise CallerError(f"--to takes {' or '.join(_LOGGERS)} and a folder, not {kind!r}")
+    if arguments.step and arguments.until is not None:
+        raise CallerError("--until is for a replay that runs by itself: with --step, type r SEQ or r TEXT")
     if not (arguments.to or arguments.listeners or arguments.step):
         raise CallerError("nothing would hear the replay: give --to, --with or --step")
 
@@ -151,9 +153,11 @@ def _stop(until: str | None) -> tuple[Any, Callable[[Record | None], bool]]:
         seq = int(until)
         return seq, lambda record: record is not None and record.seq >= seq
     search = _pattern(until).search
-    return (found := lambda record: search(record.line.decode("utf-8", "replace")) is not None), (
-        lambda record: record is not None and found(record)
-    )
+
+    def matches(record: Record | None) -> bool:
+        return record is not None and search(record.line.decode("utf-8", "replace")) is not None
+
+    return matches, matches
 
 
 def _pattern(text: str) -> re.Pattern[str]:
