@@ -145,7 +145,7 @@ def kind_of(field: str) -> str:
 _IN_SNAPSHOTS = {"model": "parameters", "generators": "rng", **{name: name for name in PARTS}}
 _IN_DATA = {
     **{name: name for name in ("ids", "rng", "loss", "lr", "results")},
-    **dict.fromkeys(("validate_due", "closed", "cut", "flushed", "dropped"), "event"),
+    **dict.fromkeys(("validate_due", "closed", "cut", "flushed", "dropped", "error", "kind", "reason"), "event"),
     "samples": "ids",
     "late": "loss",
     "skipped": "gradients",

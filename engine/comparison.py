@@ -6,7 +6,7 @@ parted before that: a weight that is flipped in one step is seen in the loss of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +17,7 @@ from tachograph.states import CallerError
 from . import fingerprinted
 from .causes import COMPUTED, ORDER, Known, explained, kind_of
 from .divergence import Divergence, leaf_of
-from .evidence import Side, about_of, differences, in_force, known_of
+from .evidence import Side, about_of, differences, in_force, known_of, reason_of
 from .fingerprinted import Bits
 from .journal import Journal, Record
 from .parting import Common, common, differing, first_of
@@ -35,8 +35,11 @@ class Comparison:
             in common that could be compared.
         divergence: where they part, the first one of all ranks that were compared; None where they don't.
         records: what both recorded there.
-        known: what else is known of the two; None where they are apart.
+        known: what else is known of the two; None where they are apart. Where they don't part, its events are those
+            that they end with.
+        fingerprints: the parts whose fingerprints differ there, with both.
         first: the first transition that was compared.
+        last: the last one that could be: where one run ended and the other went on, they aren't held to differ.
         ends: the last transition of each.
         agree: what was compared and agrees up to there, in words.
         snapshots: the last transition at which both runs' snapshots agree, the first at which they don't, 0 where there
@@ -48,7 +51,9 @@ class Comparison:
     divergence: Divergence | None = None
     records: tuple[Record, Record] | None = None
     known: Known | None = None
+    fingerprints: Mapping[str, tuple[str, str]] = attrs.field(factory=dict)
     first: int = 1
+    last: int = 0
     ends: tuple[int, int] = (0, 0)
     agree: Sequence[str] = ()
     snapshots: tuple[int, int, Sequence[str]] = (0, 0, ())
@@ -160,14 +165,22 @@ def _not_parted(found: list[_Rank], run_a: str, run_b: str) -> Comparison:
     first = found[0]
     ends = _ends(first)
     outcome: Outcome = "apart" if apart else "equal" if ends[0] == ends[1] and _same_end(first) else "beginning"
-    told = Comparison(outcome=outcome, first=first.common.low, ends=ends)
+    told = Comparison(outcome=outcome, first=first.common.low, last=first.common.high, ends=ends)
     if apart:
         return told
     sides = [Side.of(name, journal, first.common.high) for name, journal in ((run_a, first.a), (run_b, first.b))]
     settings, code, environment = differences(
         *(in_force(side.about, side.journal, first.common.high) for side in sides)
     )
-    known = Known(names=(run_a, run_b), settings=settings, code=code, environment=environment)
+    lasts = [record for record in (first.a.last, first.b.last) if record is not None]
+    known = Known(
+        names=(run_a, run_b),
+        settings=settings,
+        code=code,
+        environment=environment,
+        events=tuple(record.event for record in lasts),  # type: ignore[arg-type]
+        reasons=tuple(reason_of(record) for record in lasts),  # type: ignore[arg-type]
+    )
     return attrs.evolve(told, known=known, agree=_agreeing(known, sides, first))
 
 
@@ -198,7 +211,9 @@ def _parted(found: _Rank, run_a: str, run_b: str) -> Comparison:
         divergence=told,
         records=(a.record, b.record),
         known=known,
+        fingerprints=found.steps.values if found.steps.differ == seq else {},
         first=found.common.low,
+        last=found.common.high,
         ends=_ends(found),
         agree=_agreeing(known, [a, b], found),
         snapshots=snapshots,

@@ -87,7 +87,7 @@ def known_of(divergence: Divergence, a: Side, b: Side, bits: Bits) -> Known:
         ahead=_ahead(a, b, divergence.seq) if kind == "ids" else None,
         batches=_batches(a, b, divergence.seq) if kind == "ids" else (0, 0),
         events=_events(a, b, divergence.field),
-        reasons=(_reason(a.record), _reason(b.record)),
+        reasons=(reason_of(a.record), reason_of(b.record)),
         lossless=_lossless(divergence) if kind == "loss" else None,
         deterministic=all(side.get("environment", {}).get("deterministic_algorithms") for side in held),
     )
@@ -181,7 +181,7 @@ def _events(a: Side, b: Side, field: str) -> tuple[str, str]:
     if field == "data.closed":
         told = tuple("closed" if side.record.data["closed"] else "open" for side in (a, b))
         return told[0], told[1]
-    if a.record.event == b.record.event:
+    if a.record.event == b.record.event and field not in ("data.error", "data.kind", "data.reason"):
         return a.record.dest, b.record.dest
     return a.record.event, b.record.event
 
@@ -191,7 +191,8 @@ def _lossless(divergence: Divergence) -> int | None:
     return made.index(False) if any(made) and not all(made) else None
 
 
-def _reason(record: Record) -> str:
+def reason_of(record: Record) -> str:
+    """Return what an event says of itself: the error of a failure, the reason of a stop; "" of others."""
     data = record.data
     if record.event == "Failed":
         return f"{data.get('kind')}: {data.get('error')}"
@@ -267,4 +268,4 @@ def _sought(journal: Journal, seq: int) -> Record | None:
         return None
 
 
-__all__ = ["Side", "about_of", "differences", "in_force", "known_of"]
+__all__ = ["Side", "about_of", "differences", "in_force", "known_of", "reason_of"]

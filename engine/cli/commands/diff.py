@@ -80,8 +80,9 @@ def _print(found: Comparison, a: str, b: str, screen: Screen) -> None:
         _print_parting(found, a, b, screen)
         return
     screen.line(screen.style(_no_parting(found, a, b), "bold"))
-    compared = f"transitions {found.first:,} to {min(found.ends):,}"
-    screen.pairs([("compared", compared), ("agree", ", ".join(found.agree)), *_differing(found)])
+    compared = f"transitions {found.first:,} to {found.last:,}"
+    rows = [("compared", compared), ("agree", ", ".join(found.agree))]
+    screen.pairs([*rows, *_ends(found, (a, b)), *_differing(found)])
 
 
 def _no_parting(found: Comparison, a: str, b: str) -> str:
@@ -90,8 +91,17 @@ def _no_parting(found: Comparison, a: str, b: str) -> str:
         return f"{a} and {b} are equal"
     (short, end), (long, more) = sorted(zip((a, b), found.ends, strict=True), key=lambda side: side[1])
     if end == more:
-        return f"{a} and {b} are equal up to their last transition"
-    return f"{short} is the beginning of {long}: equal up to transition {end:,}, and {more - end:,} more follow"
+        return f"{a} and {b} are equal, but for how they ended"
+    return f"{short} is the beginning of {long}, which goes on to transition {more:,}"
+
+
+def _ends(found: Comparison, names: tuple[str, str]) -> list[tuple[str, str]]:
+    """Return a row for each run that didn't end by its limits."""
+    if found.known is None:
+        return []
+    ended = zip(names, found.known.events, found.known.reasons, strict=True)
+    words = {"Failed": "failed", "Stopped": "was stopped"}
+    return [("ended", printable(f"{name} {words[event]}: {why}")) for name, event, why in ended if event in words]
 
 
 def _print_parting(found: Comparison, a: str, b: str, screen: Screen) -> None:
@@ -130,7 +140,9 @@ def _fields(found: Comparison) -> dict[str, tuple[Any, Any]]:
     divergence = found.divergence
     assert divergence is not None
     assert found.records is not None
-    told = {divergence.field: (divergence.a, divergence.b)}
+    told: dict[str, tuple[Any, Any]] = {divergence.field: (divergence.a, divergence.b)}
+    for part, pair in found.fingerprints.items():
+        told.setdefault(f"fingerprint.{part}", pair)
     one, other = (_leaves(as_data(record)) for record in found.records)
     for name in {**one, **other}:
         if name.split(".")[0] in ("from", "event", "to", "data", "state") and one.get(name) != other.get(name):
@@ -187,6 +199,7 @@ def _as_data(found: Comparison, a: str, b: str) -> dict[str, Any]:
         "b": b,
         "outcome": found.outcome,
         "first": found.first,
+        "last": found.last,
         "ends": list(found.ends),
         "agree": list(found.agree),
         "divergence": None,
@@ -201,6 +214,7 @@ def _as_data(found: Comparison, a: str, b: str) -> dict[str, Any]:
     return {
         **told,
         "differ": list(found.known.differ),
+        "fingerprints": dict(found.fingerprints),
         "divergence": attrs.asdict(found.divergence, recurse=False),
         "records": [as_data(record) for record in found.records],
         "snapshots": {"agree": agree, "differ": differ, "names": list(names)},
