@@ -270,7 +270,8 @@ def write(capture: Mapping[str, Any], directory: Path, rank: int) -> dict[str, t
 def _of_saved(states: Sequence[Mapping[str, Any]], names: Sequence[Sequence[str]]) -> dict[str, str | None]:
     """Name all that optimizers' state dicts hold: "0.exp_avg.layer.weight", "0.lr", with several groups "0.lr[1]"."""
     found: dict[str, Any] = {}
-    for i, (state, called) in enumerate(zip(states, names, strict=True)):
+    for i, state in enumerate(states):
+        called = names[i]
         several = len(state["param_groups"]) > 1
         for j, group in enumerate(state["param_groups"]):
             found |= {f"{i}.{key}[{j}]" if several else f"{i}.{key}": [value] for key, value in _values(group).items()}

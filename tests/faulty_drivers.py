@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import attrs
 
 from tachograph.drivers import NO_BATCH, StubDriver
+from tachograph.drivers.extras import PARTS
 from tachograph.drivers.hashing import write_bytes
 from tachograph.drivers.single import TorchDriver
 from tachograph.drivers.undisturbed import undisturbed
@@ -526,3 +528,67 @@ class Fault57(TorchDriver):
 class Fault58(TorchDriver):
     def measure(self, loss: Any, seq: int) -> tuple[float | None, Sequence[Any]]:
         return super().measure(loss, seq + 1)
+
+
+# -- fingerprints --------------------------------------------------------------------------------------------
+
+
+@fault(WITHOUT_TORCH, "a fingerprint isn't of the weights", seen_by="fingerprints_tell_apart_what_an_update_moves")
+class Fault59(StubDriver):
+    def fingerprints(self, parts: Sequence[str] = PARTS) -> dict[str, str | None]:
+        return {**super().fingerprints(parts), **({"parameters": "0" * 16} if "parameters" in parts else {})}
+
+
+@fault(WITHOUT_TORCH, "a fingerprint is of the moment", seen_by="fingerprints_are_equal_for_equal_states")
+class Fault60(StubDriver):
+    def fingerprint_of(self, value: Any) -> str:
+        return super().fingerprint_of((value, id(self)))
+
+
+@fault(WITHOUT_TORCH, "taking a fingerprint draws", seen_by="fingerprints_leave_no_trace")
+class Fault61(StubDriver):
+    def fingerprint_of(self, value: Any) -> str:
+        self.draw()
+        return super().fingerprint_of(value)
+
+
+@fault(WITHOUT_TORCH, "all batches are one", seen_by="a_batch_is_known_by_its_fingerprint")
+class Fault62(StubDriver):
+    def fingerprint_of(self, value: Any) -> str:
+        return super().fingerprint_of(None)
+
+
+@fault(WITH_TORCH, "gradients aren't looked at", seen_by="a_fingerprint_of_gradients_follows_the_gradients")
+class Fault63(TorchDriver):
+    def fingerprints(self, parts: Sequence[str] = PARTS) -> dict[str, str | None]:
+        return super().fingerprints([part for part in parts if part != "gradients"])
+
+
+@fault(WITH_TORCH, "the moments of optimizers aren't looked at", seen_by="fingerprints_tell_apart_what_an_update_moves")
+class Fault64(TorchDriver):
+    def fingerprints(self, parts: Sequence[str] = PARTS) -> dict[str, str | None]:
+        found = super().fingerprints(parts)
+        groups = [{**group, "params": None} for optimizer in self.optimizers for group in optimizer.param_groups]
+        return {**found, "optimizers": self.fingerprint_of(groups)} if "optimizers" in parts else found
+
+
+@fault(
+    WITHOUT_TORCH,
+    "a snapshot's fingerprints are those of another",
+    seen_by="a_snapshot_may_hold_fingerprints_of_what_is_in_it",
+)
+class Fault65(StubDriver):
+    def save(self, capture: Any, directory: Path) -> dict[str, tuple[int, str]]:
+        files = super().save(capture, directory)
+        told = {part: {"all": "0" * 16} for part in ("model", "optimizers", "gradients", "generators")}
+        (directory / "fingerprints.json").unlink()
+        return {**files, "fingerprints.json": write_bytes(json.dumps(told).encode(), directory / "fingerprints.json")}
+
+
+@fault(WITH_TORCH, "buffers don't come back", seen_by="fingerprints_come_back_with_a_snapshot")
+class Fault66(TorchDriver):
+    def restore(self, held: Any, *, training: bool = True) -> Any:
+        batch = super().restore(held, training=training)
+        for buffer in self.model.buffers():
+            buffer.zero_()
+        return batch

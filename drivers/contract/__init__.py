@@ -13,6 +13,7 @@ in each of many processes for example.
 from __future__ import annotations
 
 from .evaluating import EvaluatingContract
+from .fingerprinting import FingerprintingContract
 from .loading import LoadingContract
 from .offers import OffersContract
 from .snapshots import SnapshotsContract
@@ -22,7 +23,13 @@ from .training import TrainingContract
 
 
 class DriverContract(
-    LoadingContract, TrainingContract, EvaluatingContract, SnapshotsContract, TogetherContract, OffersContract
+    LoadingContract,
+    TrainingContract,
+    EvaluatingContract,
+    SnapshotsContract,
+    FingerprintingContract,
+    TogetherContract,
+    OffersContract,
 ):
     """What a driver promises to an engine, as tests; see `Subject` for what may be overridden."""
 

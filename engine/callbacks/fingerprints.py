@@ -6,7 +6,7 @@ from typing import Any
 
 from tachograph.engine import arguments
 from tachograph.engine.events import Events
-from tachograph.states import Exhausted, Stepped, TrainerState
+from tachograph.states import Exhausted, Fetched
 from tachograph.states.step import window_size
 
 from .callback import Callback
@@ -52,9 +52,10 @@ class Fingerprints(Callback):
         self._update: dict[str, Any] | None = None  # what went into the last one that was due, until it is taken
 
     def subscribe(self, listeners: Any) -> None:
-        listeners.add(Events.on_train_batch_begin, self._begin, priority=_LAST, owner=self)
+        listeners.add(Fetched, self._fetched, priority=_LAST, owner=self)
+        listeners.add(Events.on_train_batch_begin, self._begun_by_hand, priority=_LAST, owner=self)
         listeners.add(Events.on_before_optimizer_step, self._before_update, priority=_LAST, owner=self)
-        listeners.add(Stepped, self._stepped, priority=_FIRST, owner=self)
+        listeners.add(Events.on_train_batch_end, self._stepped, priority=_FIRST, owner=self)
         listeners.add(Exhausted, self._exhausted, priority=_FIRST, owner=self)
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
@@ -64,25 +65,35 @@ class Fingerprints(Callback):
         """Look at the batch in hand, of whose beginning only the process before has heard."""
         self._batch = self._update = None
         if trainer.trainer_state.state == "step" and trainer.batch is not None:
-            self._begin(trainer, trainer.batch)
+            self._fetched(trainer)
 
-    def _begin(self, trainer: Any, batch: Any, indices: Any = None) -> None:
+    def _fetched(self, trainer: Any) -> None:
         state = trainer.trainer_state
-        self._batch = None
-        if self._is_due(state.optimizer_steps) and self._closes(trainer, state):
-            self._batch = trainer.driver.fingerprint_of(batch)
+        closes = state.accumulated + 1 >= window_size(state, trainer.accumulation_steps, trainer._tail)
+        self._look_at(trainer, trainer.batch if closes else None)
+
+    def _begun_by_hand(self, trainer: Any, batch: Any, indices: Any = None) -> None:
+        if trainer.train_batch_loop is not None:
+            self._look_at(trainer, batch)
+
+    def _look_at(self, trainer: Any, batch: Any) -> None:
+        due = batch is not None and self._is_due(trainer.trainer_state.optimizer_steps)
+        self._batch = trainer.driver.fingerprint_of(batch) if due else None
 
     def _before_update(self, trainer: Any, optimizers: Any) -> None:
         if self._is_due(trainer.trainer_state.optimizer_steps):
             gradients = trainer.driver.fingerprints(["gradients"]).get("gradients")
             self._update = {"batch": self._batch, "gradients": gradients}
 
-    def _stepped(self, trainer: Any, event: Stepped) -> None:
-        before = trainer.trainer_state.optimizer_steps - (event.closed and not event.skipped)
-        if event.closed and self._is_due(before):  # a step of the user's own may take its update unheard
+    def _stepped(self, trainer: Any) -> None:
+        state = trainer.trainer_state
+        if state.accumulated or trainer.train_batch_loop is not None:  # a loop's epoch is no transition yet
+            return
+        if self._is_due(state.optimizer_steps - (not trainer.step_skipped)):
+            # a step of the user's own may have taken its update unheard
             self._take(trainer, self._update or {"batch": self._batch, "gradients": None})
 
-    def _exhausted(self, trainer: Any, event: Exhausted) -> None:
+    def _exhausted(self, trainer: Any) -> None:
         if self._update is not None:
             self._take(trainer, self._update)
 
@@ -96,11 +107,3 @@ class Fingerprints(Callback):
 
     def _is_due(self, updates: int) -> bool:
         return (updates + 1) % self._every == 0
-
-    @staticmethod
-    def _closes(trainer: Any, state: TrainerState) -> bool:
-        """Say whether the batch in hand closes its accumulation window; a loop of the user's own counts by itself."""
-        steps = trainer.accumulation_steps
-        if steps == 1 or trainer.train_batch_loop is not None:
-            return True
-        return state.accumulated + 1 >= window_size(state, steps, trainer._tail)
