@@ -26,7 +26,7 @@ Pairs = Mapping[str, tuple[Any, Any]]
 
 @attrs.frozen(kw_only=True)
 class Resume:
-    """A resume that one of the runs had before they part, and the other hadn't there.
+    """A resume that one of the runs had before they part, or its being forked, and the other hadn't there.
 
     Attributes:
         of: 0 for the first run, 1 for the second.
@@ -34,6 +34,7 @@ class Resume:
         steps: training steps between it and the parting.
         updates: closed accumulation windows between it and the parting.
         unrestored: why its generators weren't restored, where the run says so itself.
+        forked: it began there, as a run of its own that goes on from another one's point.
     """
 
     of: int
@@ -41,6 +42,7 @@ class Resume:
     steps: int
     updates: int
     unrestored: str = ""
+    forked: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -277,20 +279,24 @@ def _of_resume(kind: str, known: Known) -> Told | None:
     resume = known.resume
     if resume is None:
         return None
+    if resume.forked:
+        change = "a change that no setting tells: another batch, other data, something done by hand"
+        return (f"{_resumed(resume, known)}, with {change}", _SHOW) if resume.updates + resume.steps <= 1 else None
     look = _NOT_RESTORED.get(kind)
     lacking = "" if look is None else look(resume, known)
     return (f"{_resumed(resume, known)}, and {lacking}", _VERIFY_B) if lacking else None
 
 
 def _resumed(resume: Resume, known: Known) -> str:
-    return f"{known.names[resume.of]} was resumed at {resume.at:,}"
+    how = "goes on from" if resume.forked else "was resumed at"
+    return f"{known.names[resume.of]} {how} {resume.at:,}" + (" as a fork" if resume.forked else "")
 
 
 def _resumed_earlier(known: Known) -> str:
     resume = known.resume
     if resume is None:
         return ""
-    return f"{_resumed(resume, known)}, {resume.steps:,} step{'' if resume.steps == 1 else 's'} before"
+    return f"{_resumed(resume, known)}, {resume.steps:,} step{'' if resume.steps == 1 else 's'} before this one"
 
 
 def _order_not_restored(resume: Resume, known: Known) -> str:

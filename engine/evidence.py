@@ -242,7 +242,8 @@ def _resume(a: Side, b: Side, seq: int) -> Resume | None:
     side = (a, b)[of]
     then = _sought(side.journal, at) or _sought((a, b)[1 - of].journal, at)
     steps, updates = (0, 0) if then is None or side.before is None else _between(then, side.before)
-    return Resume(of=of, at=at, steps=steps, updates=updates, unrestored=had[of][at])
+    forked = bool(side.about.get("parent")) and at == start_of(side.journal).seq
+    return Resume(of=of, at=at, steps=steps, updates=updates, unrestored=had[of][at], forked=forked)
 
 
 def _resumed(journal: Journal, seq: int) -> dict[int, str]:

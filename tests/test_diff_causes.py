@@ -396,7 +396,7 @@ def test_a_resume_long_before_is_mentioned_and_not_blamed(straight: Path, tmp_pa
     seq, field, cause, _ = told(straight, b)
     assert (seq, field) == (stepped(17), "fingerprint.parameters")
     assert cause.startswith("gradients and the optimizer's state agree")
-    assert cause.endswith(f"B was resumed at {stepped(5)}, 11 steps before")
+    assert cause.endswith(f"B was resumed at {stepped(5)}, 11 steps before this one")
 
 
 # -- what happens ------------------------------------------------------------------------------------------
@@ -509,3 +509,41 @@ def test_a_re_executed_run_is_explained_with_the_run_s_directory_in_the_command(
     told = explained(found, Known(**names, agree=["ids", "rng", "batch"], before=["parameters"]))  # type: ignore[arg-type]
     assert told.cause.endswith(NOT_DETERMINISTIC)
     assert told.hint == "tachograph verify runs/a --trainer module:function --start 42 --stop 42 --repeat 3"
+
+
+# -- runs that belong together -----------------------------------------------------------------------------
+
+
+def forked(parent: Path, run_dir: Path, *listeners: Any, **settings: Any) -> Path:
+    """A run of its own that goes on from another one's last snapshot."""
+    return train(run_dir, *listeners, resume=parent, **settings)
+
+
+def test_a_fork_without_a_change_goes_on_as_its_parent_does(straight: Path, tmp_path: Path) -> None:
+    """R38: what came before the fork's first transition is its parent's, and the chains say so."""
+    b = forked(stopped_at(tmp_path / "parent", 10), tmp_path / "b")
+    found = compare(straight, b)
+    assert (found.outcome, found.first) == ("equal", stepped(10) + 1)
+
+
+def test_a_fork_with_another_setting_parts_from_its_parent_by_the_setting(straight: Path, tmp_path: Path) -> None:
+    """R38."""
+    parent = stopped_at(tmp_path / "parent", 10)
+    b = forked(parent, tmp_path / "b", optimizer=lambda p: torch.optim.SGD(p, lr=0.025, momentum=0.9))
+    assert told(straight, b)[:3] == (stepped(11), "data.lr", "another learning rate (0.05 in A, 0.025 in B)")
+
+
+def test_a_fork_with_a_change_that_no_setting_tells_is_named_as_a_fork(straight: Path, tmp_path: Path) -> None:
+    """R38."""
+    parent = stopped_at(tmp_path / "parent", 10)
+    b = forked(parent, tmp_path / "b", once(11, "on_train_batch_begin", job.draw))
+    change = "a change that no setting tells: another batch, other data, something done by hand"
+    cause = f"B goes on from {stepped(10)} as a fork, with {change}"
+    assert told(straight, b) == (stepped(11), "data.rng", cause, "tachograph show B")
+
+
+def test_a_fork_and_a_run_that_ended_before_it_have_nothing_in_common(straight: Path, tmp_path: Path) -> None:
+    b = forked(stopped_at(tmp_path / "parent", 10), tmp_path / "b")
+    short = stopped_at(tmp_path / "short", 3)
+    found = compare(short, b)
+    assert (found.outcome, found.divergence, found.known) == ("apart", None, None)

@@ -35,7 +35,7 @@ def train(
     *listeners: tuple[Any, Callable[[Trainer], None]],
     every: int | None = 1,
     plant: Callable[[Run], None] = lambda run: None,
-    resume: bool = False,
+    resume: bool | Path = False,
     **settings: Any,
 ) -> Path:
     """Train one epoch of 20 batches.
@@ -45,7 +45,7 @@ def train(
         listeners: pairs of what is heard and who hears it.
         every: of how many updates fingerprints are taken; None: of none.
         plant: changes what was built before it runs.
-        resume: go on with the run that is there.
+        resume: go on with the run that is there, or as a fork from this one.
         settings: of `Run`.
     """
     callbacks: list[Callback] = [] if every is None else [Fingerprints(every)]
@@ -56,7 +56,7 @@ def train(
         run.trainer.on(target, listener)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run.run(resume_from="auto" if resume else None)
+        run.run(resume_from="auto" if resume is True else resume or None)
     return run_dir
 
 
