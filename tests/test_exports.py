@@ -195,7 +195,7 @@ def test_a_database_holds_every_record(
 def test_a_query_finds_the_step_that_made_nan(run_dir: Path, tmp_path: Path) -> None:
     export(run_dir, "sqlite", tmp_path / "run.db")
     db = sqlite3.connect(tmp_path / "run.db")
-    (found,) = db.execute("SELECT seq FROM transitions WHERE data ->> 'loss' = 'nan'").fetchall()
+    (found,) = db.execute("SELECT seq FROM transitions WHERE json_extract(data, '$.loss') = 'nan'").fetchall()
     db.close()
     assert found == tuple(r.seq for r in Journal(run_dir) if r.data.get("loss") != r.data.get("loss"))
 

@@ -1,7 +1,7 @@
 """SQLite: a database with the tables `transitions`, `sides` and `run`.
 
 What every run has is a column. Events' data and states are columns of JSON, which SQLite reads by itself
-(`data ->> 'loss'`), with NaN and infinities as "nan", "inf" and "-inf", as in the journal.
+(`json_extract(data, '$.loss')`), with NaN and infinities as "nan", "inf" and "-inf", as in the journal.
 """
 
 from __future__ import annotations
