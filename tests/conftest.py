@@ -13,6 +13,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.terminals import tmux as tmux  # the fixture, for every test that looks at a terminal
+
 torch.set_num_threads(1)
 settings.register_profile("patient", deadline=None)  # a busy machine is no fault
 settings.load_profile("patient")

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from fcntl import ioctl
@@ -50,6 +49,7 @@ from tachograph.engine.world import World
 from tachograph.states import Event, Failed, Machine, Row
 from tachograph.states.errors import CallerError
 from tests.jobs.progress_job import MeanLoss
+from tests.terminals import Tmux
 from tests.toys import Indexed, Run, Sum, equal, stub, validated
 
 ROOT = Path(__file__).parent.parent
@@ -1321,47 +1321,6 @@ def test_a_pipe_gets_lines_and_the_same_training(tmp_path: Path) -> None:
     assert not set(piped.stderr) & {"\x1b", "\r"}
     in_a_terminal(arguments_of("auto", tmp_path / "terminal", workers=2))
     assert Journal(tmp_path / "pipe").chain == Journal(tmp_path / "terminal").chain
-
-
-ROWS = 200
-"""High enough that nothing scrolls away, a traceback with long paths on 40 columns included."""
-
-
-class Tmux:
-    """A terminal that draws as a person's does."""
-
-    def __init__(self, folder: Path) -> None:
-        self._socket = folder / "tmux"
-
-    def __call__(self, *arguments: str) -> str:
-        command = ["tmux", "-S", str(self._socket), "-f", "/dev/null", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
-
-    def start(self, columns: int, command: list[str]) -> None:
-        quoted = " ".join(f"'{part}'" for part in command)
-        path = os.environ.get("PYTHONPATH", "")
-        shell = f"trap : INT; cd '{ROOT}'; env -u CI PYTHONPATH='{path}' {quoted}; echo status $?; cat"
-        self("new-session", "-d", "-x", str(columns), "-y", str(ROWS), shell)
-
-    @property
-    def screen(self) -> list[str]:
-        return [line.rstrip() for line in self("capture-pane", "-p").split("\n") if line.rstrip()]
-
-    def wait_for(self, found: Any) -> None:
-        end = time.monotonic() + 30
-        while not found():
-            assert time.monotonic() < end, self.screen
-            time.sleep(0.05)
-
-
-@pytest.fixture
-def tmux(tmp_path: Path) -> Iterator[Tmux]:
-    if shutil.which("tmux") is None:
-        pytest.skip("tmux isn't installed: no terminal to look at")
-    terminal = Tmux(tmp_path)
-    yield terminal
-    with contextlib.suppress(subprocess.CalledProcessError):
-        terminal("kill-server")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def print_ranks(found: Mapping[str, Any], screen: Screen) -> None:
         ["rank", "<state", "seq", "behind", "<late", "<last record", "~ended"],
         [*map(_row, rows), *((str(rank), "", "", "", "", "", "it has no journal") for rank in found["missing"])],
     )
-    for sentence in (*_failure(found["failure"]), *_waiting(found)):
+    for sentence in (*_failure(found["failure"]), *waiting(found)):
         screen.line(f"  {sentence}")
 
 
@@ -88,7 +88,8 @@ def _own(failure: Mapping[str, Any]) -> str:
     return "its own" if len(failure["as_well"]) == 1 else "their own"
 
 
-def _waiting(found: Mapping[str, Any]) -> list[str]:
+def waiting(found: Mapping[str, Any]) -> list[str]:
+    """Say in sentences which rank the others wait for."""
     waits, slowest, told = found["waits_for"], found["slowest"], []
     if waits is not None and waits["by"] == "transition":
         slow = [row for row in found["rows"] if row["rank"] in waits["ranks"]]

@@ -94,20 +94,29 @@ def gather(run_dir: Path, world: int, salvage: bool) -> dict[str, Any]:
     abreast = Abreast(journal, reached - _WINDOW)
     passings = abreast.passings(current) if len(current) > 1 else []
     rows = [_row(run_dir, rank, lives[rank], abreast.last.get(rank), rank in current) for rank in journal.ranks]
-    _measure(rows, passings)
     part = [row for row in rows if row["rank"] in current]
-    slowest = _slowest(part, passings)
     return {
         "rows": rows,
         "missing": missing,
         "machines": len({host for rank in current if (host := writer_of(run_dir, rank)[1])}),
-        "measured": len(passings),
-        "slowest": slowest,
-        "waits_for": _waits_for(part, slowest),
+        **compared(rows, part, passings),
         "failure": _failure(part, abreast.last),
         "parting": None if abreast.parting is None else attrs.asdict(abreast.parting),
         "damage": [{**attrs.asdict(damage), "file": str(damage.file)} for damage in journal.damage],
     }
+
+
+def compared(rows: list[dict[str, Any]], part: Sequence[dict[str, Any]], passings: list[Passing]) -> dict[str, Any]:
+    """Say who comes late, and who waits for whom; the rows are filled in.
+
+    Args:
+        rows: of all ranks.
+        part: those of the ranks that have a part in the last life of the run.
+        passings: transitions that all of these have.
+    """
+    _measure(rows, passings)
+    slowest = _slowest(part, passings)
+    return {"measured": len(passings), "slowest": slowest, "waits_for": _waits_for(part, slowest)}
 
 
 def taking_part(lives: Mapping[int, Sequence[Incarnation]]) -> list[int]:
@@ -118,7 +127,17 @@ def taking_part(lives: Mapping[int, Sequence[Incarnation]]) -> list[int]:
 
 def _row(run_dir: Path, rank: int, lives: Sequence[Incarnation], last: Record | None, current: bool) -> dict[str, Any]:
     closed = bool(lives) and lives[-1].closed
-    ended = ending(last, closed, is_alive(run_dir, rank)) if current else ("left", "")
+    return row_of(rank, last, ending(last, closed, is_alive(run_dir, rank)) if current else ("left", ""))
+
+
+def row_of(rank: int, last: Record | None, ended: tuple[str, str]) -> dict[str, Any]:
+    """Return a rank's row, before it is compared with the others.
+
+    Args:
+        rank: its number.
+        last: its last transition.
+        ended: how it ended, as `alive.ending` says.
+    """
     return {
         "rank": rank,
         "seq": 0 if last is None else last.seq,
