@@ -330,7 +330,9 @@ class Listeners:
         told = {key: callback.built_with() for key, callback in self.callbacks.items()}
         return {key: settings for key, settings in told.items() if settings}
 
-    def check(self, state: Mapping[str, Any], trainer: Any, at: Any, strict: bool = True) -> None:
+    def check(
+        self, state: Mapping[str, Any], trainer: Any, at: Any, strict: bool = True, newcomers: bool = False
+    ) -> None:
         """Hold a snapshot's memory against these listeners. Nothing is changed.
 
         Args:
@@ -338,6 +340,7 @@ class Listeners:
             trainer: the engine.
             at: the state that the run will be in.
             strict: False warns of what is missing on either side.
+            newcomers: what the snapshot lacks may begin anew, and it isn't said.
 
         Raises:
             RestoreMismatch: `strict`, and an entry has no owner or an owner has no entry.
@@ -351,7 +354,8 @@ class Listeners:
             faults = [
                 f"the snapshot holds {what} {key!r}, which this trainer lacks" for key in held - set(owners[kind])
             ]
-            faults += [f"the snapshot lacks {what} {key!r}, which this trainer has" for key in needed[kind] - held]
+            if not newcomers:
+                faults += [f"the snapshot lacks {what} {key!r}, which this trainer has" for key in needed[kind] - held]
             for fault in sorted(faults):
                 if strict:
                     raise RestoreMismatch(f"{fault}. Give the same callbacks and listeners, or run(strict=False)")

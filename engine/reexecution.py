@@ -6,15 +6,19 @@ covers is equal bit for bit, or the first field that differs is named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import attrs
 
 from tachograph.states import Event, Machine, TachographError
 
-from .diff import Divergence, first_difference
+from .causes import PARTS
+from .divergence import Divergence, first_difference, same
 from .journal import Journal, Position, Record
 from .journal.codec import Encode, defaults_of, encoder, limits_of
 from .journal.header import Header
+from .journal.record import Item
 
 
 class Parted(TachographError):
@@ -27,6 +31,21 @@ class Parted(TachographError):
     def __init__(self, divergence: Divergence) -> None:
         self.divergence = divergence
         super().__init__(str(divergence))
+
+
+@attrs.frozen
+class Apart:
+    """What else is known of a transition that differs, by the names of `causes.ORDER`.
+
+    Attributes:
+        differ: what differs.
+        agree: what agrees.
+        event: what happened when it was executed again.
+    """
+
+    differ: Sequence[str] = ()
+    agree: Sequence[str] = ()
+    event: str = ""
 
 
 class NoSnapshots:
@@ -58,6 +77,8 @@ class Reexecution:
     Attributes:
         matched: how many transitions matched.
         parting: the first that didn't; None where all did.
+        apart: what else is known of it.
+        weights_at: the last transition whose fingerprint matched; 0: none did.
         parted: what is told of it.
     """
 
@@ -77,9 +98,12 @@ class Reexecution:
         self.snapshots = NoSnapshots()
         self.matched = 0
         self.parting: Divergence | None = None
+        self.apart = Apart()
+        self.weights_at = 0
         self._journal = journal
-        self._records: Iterator[Record] | None = journal.since(start.seq + 1)
+        self._items: Iterator[Item] | None = journal.everything_since(start.seq + 1)
         self._next: Record | None = None
+        self._fingerprint: Mapping[str, Any] | None = None
         self._state_class = state_class
         self._own = defaults_of([*machine.event_classes.values(), state_class], limits_of(state_class))
         self._incarnation, self._seq, self._chain = start.incarnation, start.seq, bytes.fromhex(start.chain)
@@ -99,11 +123,19 @@ class Reexecution:
 
     def recorded(self, seq: int) -> Record | None:
         """Return what is recorded of a transition to come; None where nothing is, or where it has parted."""
-        while self._records is not None and (self._next is None or self._next.seq < seq):
-            self._next = next(self._records, None)
-            if self._next is None:
-                self._records = None
+        while self._items is not None and (self._next is None or self._next.seq < seq):
+            self._read()
         return self._next if self._next is not None and self._next.seq == seq and self.parting is None else None
+
+    def _read(self) -> None:
+        """Read up to the next transition; of what stands between, keep the fingerprint."""
+        for item in self._items or ():
+            if isinstance(item, Record):
+                self._next = item
+                return
+            if item.kind == "fingerprint":
+                self._fingerprint = item.data
+        self._items = self._next = None
 
     def append(self, source: str, event: Event, state: Any) -> None:
         """Hold a transition against its record.
@@ -125,6 +157,10 @@ class Reexecution:
     def _part(self, record: Record, source: str, event: Event, state: Any) -> None:
         field, before, now = first_difference(record, source, event, state)
         found = Divergence(state.seq, field, before, now, "", state=source)
+        self._tell(found, _apart(record, event))
+
+    def _tell(self, found: Divergence, apart: Apart) -> None:
+        self.apart = apart
         self.parted(found)
         self.parting = found
 
@@ -143,13 +179,42 @@ class Reexecution:
         }
 
     def side(self, kind: str, **data: Any) -> None:
-        """Write nothing."""
+        """Write nothing; hold a fingerprint against the recorded one.
+
+        Raises:
+            BaseException: what `parted` raised.
+        """
+        if kind != "fingerprint" or self.parting is not None:
+            return
+        self.recorded(data["at"] + 1)  # what stands before that has been read then
+        held = self._fingerprint
+        if held is None or held.get("at") != data["at"]:
+            return
+        told = [part for part in PARTS if held.get(part) is not None and data.get(part) is not None]
+        differ = [part for part in told if held[part] != data[part]]
+        if not differ:
+            self.weights_at = data["at"]
+            return
+        part = differ[0]
+        source = self._journal.seek(data["at"]).source
+        found = Divergence(data["at"], f"fingerprint.{part}", held[part], data[part], "", state=source)
+        agree = ("ids", "rng", "loss", "lr", *(part for part in told if part not in differ))
+        self._tell(found, Apart(differ, agree))
 
     def sync(self) -> None:
         """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def _apart(record: Record, event: Event) -> Apart:
+    if record.event != type(event).__name__:
+        return Apart(event=type(event).__name__)
+    held = record.data
+    told = [name for name in ("ids", "rng", "loss", "lr") if held.get(name) and hasattr(event, name)]
+    differ = [name for name in told if not same(held[name], getattr(event, name))]
+    return Apart(differ, [name for name in told if name not in differ], record.event)
 
 
 __all__ = ["Parted", "Reexecution"]

@@ -7,6 +7,8 @@ that would leave something behind hear nothing. Every transition on the way is h
 from __future__ import annotations
 
 import contextlib
+import itertools
+import platform
 import sys
 import tempfile
 import warnings
@@ -20,8 +22,9 @@ from tachograph.drivers import NO_BATCH
 from tachograph.states.errors import CallerError
 
 from . import beginning, recording, resume, saving, snapshots
-from .diff import Divergence
-from .journal import Journal, JournalError, Record
+from .callbacks.fingerprints import Fingerprints
+from .divergence import Divergence
+from .journal import Journal, JournalError, Record, SideRecord
 from .reexecution import Reexecution
 from .snapshot_writer import write_whole
 from .snapshots import Snapshot, SnapshotFault
@@ -31,6 +34,10 @@ if TYPE_CHECKING:
 
 _SANITY_BATCHES = 2
 """What `run()` takes for the sanity check where a run of an older version hasn't told."""
+
+
+_LOOKED_AT = 5_000
+"""Records at a run's beginning, among which there would be a fingerprint."""
 
 
 class Rehearsal:
@@ -45,6 +52,7 @@ class Rehearsal:
         first: the first transition that its journal has.
         last: the last one.
         differing: settings that differ between the run and the trainer, and may: name -> (the run's, the trainer's).
+        changed_code: the user's own files that changed since the run's last life.
         passed_over: a sentence for each snapshot that couldn't be used.
         reexecution: what the transitions are held against.
 
@@ -69,6 +77,7 @@ class Rehearsal:
             raise JournalError(f"{run_dir} has no transition yet: there is nothing to execute again")
         self.first, self.last = self.journal.beginning.seq + 1, self.journal.last.seq
         self.differing: dict[str, tuple[Any, Any]] = {}
+        self.changed_code: list[str] = []
         self.passed_over: list[str] = []
         self.reexecution: Reexecution | None = None
 
@@ -183,6 +192,7 @@ class Rehearsal:
         with (
             trainer._at_work(*batches, held.get("sanity_batches", _SANITY_BATCHES)),
             trainer.listeners.hushed(),
+            self._fingerprinted(),
         ):
             trainer._running = trainer._measured = True
             trainer.announced_until = sys.maxsize  # whatever it says was said when it was recorded
@@ -201,6 +211,25 @@ class Rehearsal:
         trainer.trainer_state = state
         trainer.announced_until = state.seq
 
+    @contextlib.contextmanager
+    def _fingerprinted(self) -> Iterator[None]:
+        """Run the body with fingerprints taken where the run has some, be the trainer built with them or not."""
+        listeners = self.trainer.listeners
+        own = any(isinstance(callback, Fingerprints) for callback in listeners.callbacks.values())
+        if own or self.trainer.train_batch_loop is not None or not self._has_fingerprints():
+            yield
+            return
+        added = Fingerprints(every=1)
+        listeners.add_callback(added)
+        try:
+            yield
+        finally:
+            listeners.remove_callback(added)
+
+    def _has_fingerprints(self) -> bool:
+        items = itertools.islice(self.journal.everything_since(self.first), _LOOKED_AT)
+        return any(isinstance(item, SideRecord) and item.kind == "fingerprint" for item in items)
+
     def _take_limits(self, held: dict[str, Any]) -> None:
         """Have the run end where it ended: schedules may look at that, and at nothing of the clock."""
         trainer = self.trainer
@@ -214,6 +243,16 @@ class Rehearsal:
         changed = {**changed, **recording.compare_settings(held, here)}
         weighs = (*recording.FELT, "environment")
         self.differing = {name: pair for name, pair in changed.items() if name.split(".")[0] in weighs}
+        self.changed_code = sorted(recording.changed_code(self.about, self.journal))
+        host = platform.node()
+        if self.about.get("host", host) != host:
+            self.differing["host"] = self.about["host"], host
+
+    def differences(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what differs, name -> (the run's, the trainer's): settings, and parts of the environment."""
+        held = {name.removeprefix("environment."): pair for name, pair in self.differing.items()}
+        environment = {k: v for k, v in held.items() if k == "host" or f"environment.{k}" in self.differing}
+        return {k: v for k, v in held.items() if k not in environment}, environment
 
     def _stand(self, start: Snapshot | None, parted: Callable[[Divergence], None]) -> None:
         trainer, point = self.trainer, start
@@ -226,11 +265,11 @@ class Rehearsal:
             trainer._prepare()
             trainer._beginning = Beginning.of(trainer)
         else:
-            batch = resume._load(trainer, point, strict=True)
+            batch = resume.load(trainer, point, strict=True, newcomers=True)
         state = trainer.trainer_state
         if getattr(state, "stop_asked", "") and start is not None and start.seq in self._borders():
             state = trainer.trainer_state = attrs.evolve(state, stop_asked="")
-        at = resume._point(start)
+        at = resume.point_of(start)
         self.reexecution = Reexecution(self.journal, self.about["run"], trainer.machine, type(state), at, parted)
         trainer._recorder = self.reexecution  # type: ignore[assignment]
         if point is not None:

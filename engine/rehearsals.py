@@ -90,6 +90,7 @@ class Rehearsals:
             stopped = rehearsal.go(seq - 1)
             if stopped:
                 raise CallerError(f"transition {seq:,} can't be reached from the snapshot before: {stopped}")
+        assert rehearsal.reexecution is not None
         rehearsal.reexecution.parted = lambda found: self.say(f"parts from the record at {found}")
         self._rehearsal = rehearsal
         self._ready_by_hand()

@@ -76,12 +76,13 @@ class Past:
     @classmethod
     def of(cls, journal: Journal, snapshot: Snapshot | None) -> Past:
         """Read what a journal says of a snapshot's point; None: of the beginning."""
-        point, lives = _point(snapshot), journal.incarnations
+        point, lives = point_of(snapshot), journal.incarnations
         expected = journal.expected_after(point.incarnation, point.seq) if lives else {}
         return cls(lives, journal.last, expected, journal.accounts_after(point.incarnation, point.seq))
 
 
-def _point(snapshot: Snapshot | None) -> Position:
+def point_of(snapshot: Snapshot | None) -> Position:
+    """Return the point of a snapshot; None: that of the beginning."""
     return GENESIS if snapshot is None else Position(snapshot.incarnation, snapshot.seq, snapshot.chain)
 
 
@@ -175,12 +176,12 @@ def _restore(
     on_divergence: str,
 ) -> None:
     snapshot = chosen.snapshot
-    start, last = _point(snapshot), past.last
+    start, last = point_of(snapshot), past.last
     batch: Any = NO_BATCH
     if snapshot is None:
         engine._prepare()
     else:
-        batch = _load(engine, snapshot, strict)
+        batch = load(engine, snapshot, strict)
     heeded = any(_heeded_stop(engine, record) for record in past.accounts)
     if engine.ranks.agree(heeded):  # a rank's journal may lack that, or all of it if the rank is a new one
         _ask_again(engine)
@@ -230,8 +231,15 @@ def _ask_again(engine: Engine) -> None:
         engine.trainer_state = attrs.evolve(engine.trainer_state, stop_asked="")
 
 
-def _load(engine: Engine, snapshot: Snapshot, strict: bool) -> Any:
-    """Restore driver, listeners, the user's state and the position; return the batch in hand."""
+def load(engine: Engine, snapshot: Snapshot, strict: bool, newcomers: bool = False) -> Any:
+    """Restore driver, listeners, the user's state and the position; return the batch in hand.
+
+    Args:
+        engine: built, and not running.
+        snapshot: an intact one.
+        strict: False warns of what is missing.
+        newcomers: listeners that the snapshot doesn't know begin anew.
+    """
     if engine.driver is None:
         raise CallerError("this engine has no driver, so it can't restore a snapshot")
     held = snapshot.about()
@@ -240,7 +248,7 @@ def _load(engine: Engine, snapshot: Snapshot, strict: bool) -> Any:
         raise SnapshotFault(f"{snapshot.path} was taken in state '{state.state}', which this machine can't enter")
     engine._prepare(fresh=False)
     extra, held_by_driver = engine.driver.read(snapshot.path, strict=strict)
-    engine.listeners.check(extra["listeners"], engine, engine._with_limits(state), strict)
+    engine.listeners.check(extra["listeners"], engine, engine._with_limits(state), strict, newcomers)
     # all that can be refused is refused before this line
     batch = engine.driver.restore(held_by_driver)
     engine.listeners.load_state_dict(extra["listeners"], engine)
@@ -377,4 +385,4 @@ def _state(cls: type, held: dict[str, Any]) -> Any:
     return cls(**held["state"])
 
 
-__all__ = ["GENESIS", "ResumeReport", "enter", "schema_of"]
+__all__ = ["GENESIS", "ResumeReport", "enter", "load", "point_of", "schema_of"]

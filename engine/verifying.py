@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -10,9 +11,13 @@ import attrs
 from tachograph.states import Failed, Stopped
 from tachograph.states.errors import CallerError
 
-from .diff import Divergence
+from .causes import Known, explained
+from .divergence import Divergence
 from .reexecution import Parted
 from .rehearsal import Rehearsal
+
+_A_STEP = 2
+"""Transitions from one step to the next, with nothing but a fetch between."""
 
 if TYPE_CHECKING:
     from .journal import Record
@@ -77,7 +82,33 @@ def verify(trainer: Trainer, run_dir: str | Path, start: int | None, stop: int |
             trainer.driver.close()
         trainer.batch = trainer.batch_indices = None
     assert rehearsal.reexecution is not None
+    if found is not None and not found.cause:
+        found = _explained(found, rehearsal)
     return Verification(found, begins + 1, last, rehearsal.reexecution.matched, stopped, cost, rehearsal.differing)
+
+
+def _explained(found: Divergence, rehearsal: Rehearsal) -> Divergence:
+    """Say what a divergence means, as far as it is known."""
+    reexecution, trainer, run = rehearsal.reexecution, rehearsal.trainer, str(rehearsal.run_dir)
+    assert reexecution is not None
+    settings, environment = rehearsal.differences()
+    before = reexecution.weights_at and found.seq - reexecution.weights_at <= _A_STEP
+    known = Known(
+        names=("the run", "this trainer"),
+        runs=(run, run),
+        settings=settings,
+        code=rehearsal.changed_code,
+        environment=environment,
+        differ=reexecution.apart.differ,
+        agree=reexecution.apart.agree,
+        before=("parameters",) if before else (),
+        window=trainer.accumulation_steps,
+        events=(rehearsal.record(found.seq).event, reexecution.apart.event),
+        deterministic=bool(trainer._environment().get("deterministic_algorithms")),
+    )
+    told = explained(found, known)
+    only = f"--start {found.seq} --stop {found.seq} --repeat 3"
+    return attrs.evolve(told, hint=f"tachograph verify {shlex.quote(run)} --trainer module:function {only}")
 
 
 def _range(rehearsal: Rehearsal, start: int | None, stop: int | None) -> tuple[int, int]:

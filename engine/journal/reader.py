@@ -80,12 +80,16 @@ class Journal:
 
     def since(self, seq: int) -> Iterator[Record]:
         """Iterate over the live transitions from this number on; files that end before it aren't read."""
+        return self.everything_since(seq, sides=False)  # type: ignore[return-value]
+
+    def everything_since(self, seq: int, *, sides: bool = True) -> Iterator[Item]:
+        """Iterate over the live transitions from this number on, and over the side records among them."""
         for history in self._histories:
             history.load()
-        streams = [history.live(sides=False, start=seq) for history in self._histories]
+        streams = [history.live(sides=sides, start=seq) for history in self._histories]
         for item in heapq.merge(*streams, key=lambda i: (i.seq, i.rank)):
             if item.seq >= seq:
-                yield item  # type: ignore[misc]
+                yield item
 
     def _items(self, sides: bool) -> Iterator[Item]:
         streams = []
