@@ -1,7 +1,8 @@
 """A replay: how many records a second, what listeners add, how much memory, how long a look-up takes.
 
 The run is one of the stub driver's. Every figure of a replay stands beside that of a bare iteration over the same
-journal in the same round; medians over the rounds are shown. Memory is measured in a process of its own.
+journal in the same round; medians over the rounds are shown. Seconds are those of the processor, so that what else the
+machine does counts less. Memory is measured in a process of its own.
 
     python benchmarks/replay.py --transitions 1000000 --rounds 3
 """
@@ -78,9 +79,9 @@ REPLAYS: dict[str, Callable[[Path], None]] = {
 
 
 def seconds(act: Callable[..., Any], *given: Any) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     act(*given)
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 def speeds(run_dir: Path, transitions: int, rounds: int) -> None:

@@ -32,8 +32,10 @@ from tachograph.engine import (
 from tachograph.engine.callbacks.callback import MOMENTS
 from tachograph.engine.events import hangs_on
 from tachograph.engine.journal import JournalCorrupt, JournalError
+from tachograph.engine.journal.segments import Segment
 from tachograph.engine.replay import NotReplayed, Replay
 from tachograph.engine.replayable import INSIDE, OF_THE_PROCESS
+from tachograph.engine.world import World
 from tachograph.states import CallerError, Event, Row, Stepped, TrainerState, training_machine
 from tests.test_engine import collecting, collector
 from tests.test_journal_ranks import ranks
@@ -568,6 +570,22 @@ def test_only_what_is_heard_is_decoded(tmp_path: Path, monkeypatch: pytest.Monke
     dry.run()
     assert len(made) == 2, "once for each epoch's end; the last is what run() returns"
     assert dry.heard == 102
+
+
+def test_moving_within_a_compressed_file_unpacks_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = stub([1] * 50, run_dir=tmp_path / "run", snapshot_every=None)
+    trainer.world = World(segment=60)
+    trainer.run()
+    assert len(list((tmp_path / "run" / "journal" / "rank-0").glob("*.jsonl.gz"))) >= 2
+    unpacked: list[str] = []
+    text = Segment.text
+    monkeypatch.setattr(Segment, "text", lambda segment: (unpacked.append(segment.path.name), text(segment))[1])
+    dry = replay(tmp_path / "run")
+    assert [dry.jump(n).seq for n in range(40, 20, -1)] == list(range(40, 20, -1))  # type: ignore[union-attr]
+    assert [dry.back().seq, dry.step().seq, dry.jump(50).seq] == [20, 21, 50]  # type: ignore[union-attr]
+    assert len(unpacked) == 1
+    assert dry.jump(100).seq == 100  # type: ignore[union-attr]
+    assert len(set(unpacked)) == 2
 
 
 def test_memory_does_not_grow_with_the_run(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from .durable import Mark, read_mark
 from .errors import JournalCorrupt, JournalFormat
 from .header import Header, Position, read_header
 from .links import START, Opened, Reached, check_junction, check_links, check_segment
-from .locate import end_of, find
+from .locate import Unpacked, end_of, find
 from .record import Item, Record, SideRecord, decode
 from .segments import BadLine, Segment, list_segments, scan_salvage
 from .walk import read_records
@@ -51,6 +51,7 @@ class RankHistory:
         self.torn: tuple[Path, int] | None = None
         self.damage: list[Damage] = []
         self._headers: dict[str, Header] = {}
+        self._unpacked = Unpacked()
 
     def load(self) -> None:
         """List the files anew.
@@ -207,7 +208,7 @@ class RankHistory:
     def seek(self, incarnation: int, seq: int) -> Record | None:
         """Find one transition of an incarnation; None where it has none of that number."""
         opened = [o for o in self.segments.get(incarnation, []) if o[1].first_seq <= seq]
-        found = find(*opened[-1], seq) if opened and not self.salvage else None
+        found = find(*opened[-1], seq, self._unpacked) if opened and not self.salvage else None
         if found is None and opened:
             records = self.walk(incarnation, seq, sides=False)
             found = next((r for r in records if isinstance(r, Record) and r.seq == seq), None)

@@ -50,9 +50,30 @@ def end_of(segment: Segment, header: Header) -> End | None:
     return End(record, lines[-1].startswith(FOOTERS[1]))
 
 
-def find(segment: Segment, header: Header, seq: int) -> Record | None:
-    """Bisect a segment for the transition `seq`; None where it isn't there, or its line is damaged."""
-    with text_of(segment) as text:
+class Unpacked:
+    """Keeps the text of the compressed file that was looked into last, at most 64 MiB: the next look is often there."""
+
+    def __init__(self) -> None:
+        self._held: tuple[Segment, bytes] | None = None
+
+    def text(self, segment: Segment) -> bytes:
+        """Return a segment's whole text."""
+        if self._held is None or self._held[0] != segment:
+            self._held = None  # not two at once
+            self._held = segment, segment.text()
+        return self._held[1]
+
+
+def find(segment: Segment, header: Header, seq: int, unpacked: Unpacked | None = None) -> Record | None:
+    """Bisect a segment for the transition `seq`; None where it isn't there, or its line is damaged.
+
+    Args:
+        segment: the file.
+        header: its header.
+        seq: which one.
+        unpacked: keeps the text of a compressed file for the next look.
+    """
+    with text_of(segment, unpacked) as text:
         low, high = 0, text.rfind(b"\n") + 1
         while low < high:
             middle = (low + high) // 2
@@ -77,10 +98,10 @@ def follows(before: bytes, line: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def text_of(segment: Segment) -> Iterator[mmap.mmap | bytes]:
+def text_of(segment: Segment, unpacked: Unpacked | None = None) -> Iterator[mmap.mmap | bytes]:
     """Open a segment's text for the body, without reading it where it isn't compressed."""
     if segment.compressed:
-        yield segment.text()
+        yield segment.text() if unpacked is None else unpacked.text(segment)
         return
     try:
         file = open(segment.path, "rb", 0)  # noqa: SIM115 # closed below
