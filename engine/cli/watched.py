@@ -24,6 +24,8 @@ _CURVES = 16
 _FACTS = 12
 _WAITING = 4000
 """Transitions that some ranks have and others don't have yet, for their times."""
+_APART = 0.25
+"""Seconds between two points that rates are taken from."""
 _OF_STEPS = ("loss", "lr", "lr 1")
 _QUIET = ("opened", "sealed", "fingerprint")
 
@@ -214,16 +216,16 @@ class Watched:
         if last is None:
             return None
         state, now = state_of(last), last.meta["time"]
-        here = now, state.get("global_forward_batches"), state.get("samples")
-        if not all(isinstance(value, int) for value in here[1:]):
+        batches, samples = state.get("global_forward_batches"), state.get("samples")
+        if not isinstance(batches, int) or not isinstance(samples, int):
             return None
-        if self._rates and here[1] < self._rates[-1][1]:
+        if self._rates and batches < self._rates[-1][1]:
             self._rates.clear()
-        if not self._rates or now - self._rates[-1][0] >= 0.25:
-            self._rates.append(here)
-        (then, batches, samples), (now, *reached) = self._rates[0], here
+        if not self._rates or now - self._rates[-1][0] >= _APART:
+            self._rates.append((now, batches, samples))
+        then, batches_then, samples_then = self._rates[0]
         seconds = now - then
-        return None if seconds < 0.2 else ((reached[0] - batches) / seconds, (reached[1] - samples) / seconds)
+        return None if seconds < _APART else ((batches - batches_then) / seconds, (samples - samples_then) / seconds)
 
     def abreast(self) -> dict[str, Any] | None:
         """Compare the ranks, as `ranks.gather` does; None where there is one only."""

@@ -69,10 +69,10 @@ class Notes:
         return tuple(note for note in self.standing if note.seq == seq)
 
 
-def read_notes(run_dir: Path) -> Notes:
+def read_notes(run_dir: Path | str) -> Notes:
     """Read the notes of a run; none where nobody wrote any."""
     try:
-        text = (run_dir / NOTES).read_bytes()
+        text = (Path(run_dir) / NOTES).read_bytes()
     except FileNotFoundError:
         return Notes()
     held: dict[str, Note] = {}
@@ -99,7 +99,7 @@ def _take(line: bytes, held: dict[str, Note]) -> bool:
     return True
 
 
-def add_note(run_dir: Path, seq: int, text: str, now: float | None = None) -> Note:
+def add_note(run_dir: Path | str, seq: int, text: str, now: float | None = None) -> Note:
     """Write a note about a transition; the run may be going on, be over, or be damaged.
 
     Args:
@@ -118,13 +118,13 @@ def add_note(run_dir: Path, seq: int, text: str, now: float | None = None) -> No
         raise CallerError("a note needs a text that says something")
     if len(text) > MOST:
         raise CallerError(f"a note has at most {MOST:,} characters, and this one has {len(text):,}")
-    _check_seq(run_dir, seq)
+    _check_seq(Path(run_dir), seq)
     note = Note(uuid.uuid4().hex[:8], seq, text, time.time() if now is None else now)
-    _append(run_dir, {"note": note.id, "seq": seq, "text": text, "time": note.time})
+    _append(Path(run_dir), {"note": note.id, "seq": seq, "text": text, "time": note.time})
     return note
 
 
-def withdraw_note(run_dir: Path, id: str, now: float | None = None) -> Note:
+def withdraw_note(run_dir: Path | str, id: str, now: float | None = None) -> Note:
     """Take a note back; its line stays, and another one says that it doesn't count.
 
     Args:
@@ -143,7 +143,7 @@ def withdraw_note(run_dir: Path, id: str, now: float | None = None) -> Note:
         why = "was withdrawn already" if held and not found else "isn't there" if not found else "stands for several"
         raise JournalError(f"the note {id!r} of {run_dir} {why}: `tachograph note {run_dir} --list` says what there is")
     at = time.time() if now is None else now
-    _append(run_dir, {"withdraws": found[0].id, "time": at})
+    _append(Path(run_dir), {"withdraws": found[0].id, "time": at})
     return attrs.evolve(found[0], withdrawn=at)
 
 
