@@ -13,11 +13,11 @@ import attrs
 from tachograph.states import CallerError
 
 from .. import recording
-from ..journal import Journal, JournalError, Record
+from ..journal import Journal, Record
 from ..journal.codec import sealed, to_json
 from ..journal.notes import NOTES, read_notes
 from ..journal.segments import ranks_of
-from ..snapshots import Snapshot, catalogue, place_in
+from ..snapshots import Snapshot, catalogue, digest_of_commit, place_in
 from . import masking
 from .window import Window
 
@@ -94,15 +94,19 @@ def gather(
     journal = Journal(where, rank=ranks[0])
     if min(before, after) < 0:
         raise CallerError(f"before and after are numbers of transitions >= 0, not {min(before, after)}")
-    about = _in_force(about, journal, journal.seek(around).incarnation)
+    journal.seek(around)  # refused here, with what there is
     asked = max(around - before, journal.beginning.seq + 1)
     last = min(around + after, _last(journal))
     found = _nearest(journal, str(about["run"]), around) if snapshot else None
     first = asked if found is None else max(min(asked, found.seq), journal.beginning.seq + 1)
+    about = _in_force(about, journal, journal.seek(first).incarnation)
     masked: list[str] = []
     host = str(about.get("host") or "")
     told = about if keep_secrets else _masked_about(about, host, masked)
     windows = [Window(where, n, first, last, host=host, keep_secrets=keep_secrets) for n in ranks]
+    lives = sorted({life for window in windows for life in window.numbers})
+    for window in windows:
+        window.numbers = {life: lives.index(life) for life in window.numbers}
     notes = _notes(where, first, last, host, masked, keep_secrets)
     if found is not None and not keep_secrets:
         _check_snapshot(found)
@@ -110,7 +114,10 @@ def gather(
 
 
 def _in_force(about: dict[str, Any], journal: Journal, life: int) -> dict[str, Any]:
-    """Return `run.json` with the settings of the life of the run that is packed, as if it had begun so."""
+    """Return `run.json` with the settings of one of the run's lives, as if the run had begun so.
+
+    What later lives changed is in their records.
+    """
     held = recording.in_force(about, journal, life)
     environment = dict(held.pop("environment", {}))
     for name in [name for name in held if name.startswith("environment.")]:
@@ -196,9 +203,18 @@ def _check_snapshot(snapshot: Snapshot) -> None:
             )
 
 
+def commit_of(contents: Contents) -> bytes:
+    """Return the `COMMIT` of the bundle's snapshot: the life that it belongs to has another number in the file."""
+    assert contents.snapshot is not None
+    held = json.loads((contents.snapshot.path / "COMMIT").read_bytes())
+    del held["digest"]
+    held["incarnation"] = contents.windows[0].life_of(contents.snapshot.seq)
+    return json.dumps({**held, "digest": digest_of_commit(held)}).encode()
+
+
 def run_json(contents: Contents) -> bytes:
     """Return the bundle's `run.json`."""
     return json.dumps(contents.about, indent=2, default=str).encode() + b"\n"
 
 
-__all__ = ["AFTER", "BEFORE", "Contents", "JournalError", "fetched", "gather", "run_json"]
+__all__ = ["AFTER", "BEFORE", "Contents", "commit_of", "fetched", "gather", "run_json"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from ..journal.files import rank_directory
 from ..journal.notes import NOTES
 from . import batches
 from .archive import Archive, blocks_of, written
-from .contents import Contents, fetched, gather, run_json
+from .contents import Contents, commit_of, fetched, gather, run_json
 
 if TYPE_CHECKING:
     from ..trainer import Trainer
@@ -106,12 +106,12 @@ def listed(contents: Contents, path: str | Path | None = None, *, ids: bool = Tr
         for name, piece in window.pieces():
             at = f"{_directory(window.rank)}/{name}"
             files[at] = files.get(at, 0) + len(piece)
+    files |= {NOTES: len(contents.notes)} if contents.notes else {}
     unknown = ""
     if ids:
         raw, unknown = _samples(contents, None)
         files |= {SAMPLES: len(raw)} if raw else {}
-    files |= {NOTES: len(contents.notes)} if contents.notes else {}
-    files |= {name: path.stat().st_size for name, path in _of_snapshot(contents)}
+    files |= {name: amount for name, amount, _ in _of_snapshot(contents)}
     return _told(contents, path_of(contents, path), 0, files, unknown)
 
 
@@ -133,8 +133,8 @@ def _write(archive: Archive, contents: Contents, trainer: Any) -> str:
     raw, unknown = _samples(contents, trainer)
     if raw:
         archive.add(SAMPLES, [raw])
-    for name, path in _of_snapshot(contents):
-        archive.add(name, blocks_of(path), packed=False)
+    for name, _, blocks in _of_snapshot(contents):
+        archive.add(name, blocks, packed=False)
     if trainer is not None:
         with tempfile.TemporaryDirectory(prefix="tachograph-batches-") as folder:
             for path in batches.write(contents, trainer, Path(folder)):
@@ -169,12 +169,14 @@ def _manifest(contents: Contents, unknown: str) -> dict[str, Any]:
     }
 
 
-def _of_snapshot(contents: Contents) -> Iterator[tuple[str, Path]]:
-    """Yield the files of the snapshot, by their names in the bundle."""
+def _of_snapshot(contents: Contents) -> Iterator[tuple[str, int, Iterable[bytes]]]:
+    """Yield the files of the snapshot: name in the bundle, size in bytes, bytes in blocks."""
     if contents.snapshot is not None:
         root = contents.snapshot.path
-        for name in ("COMMIT", *sorted(contents.snapshot.files)):
-            yield f"snapshots/{root.name}/{name}", root / name
+        commit = commit_of(contents)
+        yield f"snapshots/{root.name}/COMMIT", len(commit), [commit]
+        for name in sorted(contents.snapshot.files):
+            yield f"snapshots/{root.name}/{name}", (root / name).stat().st_size, blocks_of(root / name)
 
 
 def _samples(contents: Contents, trainer: Any) -> tuple[bytes, str]:

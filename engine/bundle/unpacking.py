@@ -84,7 +84,9 @@ def _manifest(source: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     try:
         entry = archive.getinfo(MANIFEST)
     except KeyError:
-        raise BundleFault(f"{source} isn't a bundle: it has no {MANIFEST}. `tachograph pack` writes one") from None
+        raise BundleFault(
+            f"{source} isn't a whole bundle, as `tachograph pack` writes it: it has no {MANIFEST}"
+        ) from None
     if entry.file_size > _MANIFEST_MOST:
         raise BundleFault(f"{source}: {MANIFEST} says it has {entry.file_size:,} bytes, which none has")
     with archive.open(entry) as file:

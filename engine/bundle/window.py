@@ -1,8 +1,8 @@
 """A part of a journal as a journal of its own: it reads as one, and its chain can be computed anew from its start.
 
-Its records are the run's, byte for byte up to their checksums. Of what the run went through in several lives, only the
-live history is in it, as one life. Its header names the point before its first transition as its parent, as that of a
-run which was begun from another one does.
+Its records are the run's, byte for byte up to their checksums. Of what the run went through, only the live history is
+in it; its lives are counted anew from 0. The first header names the point before its first transition as its parent, as
+that of a run which was begun from another one does.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Window:
     Attributes:
         rank: whose journal.
         before: the point before its first transition.
+        numbers: the lives of the run that it has a part of -> their numbers in the file. Those of several ranks are
+            made to agree, before it is read.
         masked: what was masked; filled while `pieces` is read.
         end: the last transition, and the chain after it; likewise.
     """
@@ -60,6 +62,20 @@ class Window:
         self.masked: list[str] = []
         self.before = position_at(self._history, self._first - 1)
         self.end = self.before
+        self.numbers = {life: number for number, life in enumerate(self._lives())}
+
+    def _lives(self) -> Iterator[int]:
+        """Yield the lives of the live history that have a transition in it, oldest first."""
+        history = self._history
+        for life, upto in history.current:
+            ends = history.end(life)[0].seq
+            ends = ends if upto is None else min(ends, upto)
+            if max(history.first_seq(life), self._first) <= min(ends, self._last):
+                yield life
+
+    def life_of(self, seq: int) -> int:
+        """Return the life that a transition of the live history belongs to, by its number in the file."""
+        return self.numbers.get(position_at(self._history, seq).incarnation, 0)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield its files, one after the other, line by line.
@@ -71,9 +87,9 @@ class Window:
         segments = _Segments(self.rank, self.before)
         closes = False  # by the run's last transition
         for item in self._items():
+            yield from segments.room_for(item, self.numbers[item.incarnation])
             if isinstance(item, Record):
-                yield from segments.room_for(item)
-                self.end, closes = Position(0, item.seq, item.chain), item.dest in FINAL
+                self.end, closes = segments.take(item), item.dest in FINAL
             yield segments.put(*self._line(item, segments.crc))
         if self.end.seq >= self._first:
             yield from segments.end("" if closes else self._said_of_end())
@@ -93,7 +109,8 @@ class Window:
             if item.seq > self._last:
                 return
             begun = begun or (isinstance(item, Record) and item.seq >= self._first)
-            if begun and not (isinstance(item, SideRecord) and item.kind in _OF_FILES):
+            told = isinstance(item, SideRecord) and (item.kind in _OF_FILES or item.incarnation not in self.numbers)
+            if begun and not told:
                 yield item
 
     def _line(self, item: Record | SideRecord, crc: int) -> tuple[bytes, int]:
@@ -120,47 +137,53 @@ class _Segments:
 
     def __init__(self, rank: int, before: Position) -> None:
         self._rank = rank
-        self._before = before
         self._header: Header | None = None
-        self._like: Header | None = None
-        self._records = 0
+        self._parent = None if before.seq == 0 else attrs.evolve(before, incarnation=FORKED)
         self._last = before
         self._time = 0.0  # of the last transition: a bundle has none of its own
+        self._records = 0
         self.crc = 0
 
     @property
     def _name(self) -> str:
-        return "" if self._header is None else segment_name(self._header.first_seq, 0)
+        return "" if self._header is None else segment_name(self._header.first_seq, self._header.incarnation)
 
-    def room_for(self, record: Record) -> Iterator[Piece]:
-        """Begin another file where a record can't stand in this one: it is full, or is read in another way."""
-        like, full = self._like, self._records >= SEAL_RECORDS
-        if full or like is None or (like is not record.header and not _alike(like, record.header)):
-            previous = None
-            if self._header is not None:
-                yield self.footer("sealed", next=segment_name(record.seq, 0))
-                previous = {"file": self._name, "crc": f"{self.crc:08x}"}
-            yield self._opened(record, previous)
-        self._like = record.header
-        self._records += 1
-        self._last = Position(0, record.seq, record.chain)
-        self._time = record.meta["time"]
+    def room_for(self, item: Record | SideRecord, life: int) -> Iterator[Piece]:
+        """Begin another file where an item can't stand in this one: it is of another life, or read in another way."""
+        header = self._header
+        if header is None:
+            yield self._opened(item.header, life, None)
+        elif header.incarnation != life:
+            yield self.footer("closed")
+            self._parent = attrs.evolve(self._last, incarnation=header.incarnation)
+            yield self._opened(item.header, life, None)
+        elif isinstance(item, Record) and (self._records >= SEAL_RECORDS or not _alike(header, item.header)):
+            following = segment_name(self._last.seq + 1, life)
+            yield self.footer("sealed", next=following)
+            previous = {"file": self._name, "crc": f"{self.crc:08x}"}
+            yield self._opened(item.header, life, previous)
 
-    def _opened(self, record: Record, previous: dict[str, Any] | None) -> Piece:
+    def _opened(self, like: Header, life: int, previous: dict[str, Any] | None) -> Piece:
         before = self._last
-        forked = None if self._before.seq == 0 else attrs.evolve(self._before, incarnation=FORKED)
         self._header = attrs.evolve(
-            record.header,
+            like,
             rank=self._rank,
-            incarnation=0,
-            first_seq=0 if before.seq == 0 else record.seq,
+            incarnation=life,
+            first_seq=0 if before.seq == 0 else before.seq + 1,
             chain=before.chain,
-            parent=forked,
+            parent=self._parent,
             previous=previous,
         )
         self._records = 0
-        line, self.crc = side_line("opened", before.seq, header_data(self._header), 0, self._header.time)
+        line, self.crc = side_line("opened", before.seq, header_data(self._header), 0, like.time)
         return self._name, line
+
+    def take(self, record: Record) -> Position:
+        """Count a transition that is put in next; return the point after it."""
+        self._records += 1
+        self._last = Position(0, record.seq, record.chain)
+        self._time = record.meta["time"]
+        return self._last
 
     def put(self, line: bytes, crc: int) -> Piece:
         """Take a line with its checksum."""

@@ -57,8 +57,9 @@ def parting(a: Lived, b: Lived, ignore: Sequence[str] = ()) -> Parting | None:
     ends = [entry for entry in _unequal(a, b, None, ignore) if entry.name not in unseeded]
     if found is None and not ends:
         return None
-    seq, field, said = (None, "", f"the ends differ in {ends[0]}") if found is None else found
+    seq, field, said, told = (None, "", f"the ends differ in {ends[0]}", "") if found is None else found
     causes, tries = _causes(a, b, seq, ignore)
+    causes += [told] if told else []
     if found is None and len(ends) > 1:
         causes.append(f"and in {_listed(ends[1:])}")
     if not tries:
@@ -66,18 +67,17 @@ def parting(a: Lived, b: Lived, ignore: Sequence[str] = ()) -> Parting | None:
     return Parting(seq, said, causes, tries, (a.run_dir, b.run_dir))
 
 
-def _of_records(a: Lived, b: Lived) -> tuple[int, str, str] | None:
-    """Find the first transition that differs: its number, the field, and a sentence."""
+def _of_records(a: Lived, b: Lived) -> tuple[int, str, str, str] | None:
+    """Find the first transition that differs: its number, the field, a sentence, and what that says of the cause."""
     found = diff(a.run_dir, b.run_dir)
     if found is not None:
-        cause = f". {found.cause[0].upper()}{found.cause[1:]}" if found.cause else ""
-        where = f"transition {found.seq} differs: {found.field} is {found.a!r} and {found.b!r}{cause}"
-        return found.seq, found.field, where
+        where = f"transition {found.seq} differs: {found.field} is {found.a!r} and {found.b!r}"
+        return found.seq, found.field, where, found.cause
     one, other = a.journal.last, b.journal.last
     if one is None or other is None or (one.seq, one.dest, one.chain) == (other.seq, other.dest, other.chain):
         return None
     where = f"the one ends after transition {one.seq} in '{one.dest}', the other after {other.seq} in '{other.dest}'"
-    return min(one.seq, other.seq), "state.state", where
+    return min(one.seq, other.seq), "state.state", where, ""
 
 
 def _causes(a: Lived, b: Lived, seq: int | None, ignore: Sequence[str]) -> tuple[list[str], list[str]]:

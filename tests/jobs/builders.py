@@ -57,8 +57,7 @@ def trainer(
         validate_dataloaders=DataLoader(points(6), 3),
         metrics={"loss": Mean()},
         validate_every=(5, -1),
-        accumulation_steps=3,
-        **{"seed": 1, "progress_bar": None, "run_dir": None, **more, **settings},
+        **{"accumulation_steps": 3, "seed": 1, "progress_bar": None, "run_dir": None, **more, **settings},
     )
 
 
