@@ -68,7 +68,7 @@ def test_rank_0_logs_what_it_saw_and_no_other_touches_a_file(reports: dict[str, 
         losses = [value for (_, name), value in sorted(values.items()) if name == "train/loss"]
         seen = [float(torch.tensor(loss)) if backend == "tensorboard" else loss for loss in first["losses"]]
         assert losses == seen != second["losses"]
-    own = re.compile(r"journal|journal/rank-1(/.*)?|snapshots/\.writing-\d+\.i0/rank-1\.pt")
+    own = re.compile(r"journal|journal/rank-1(/.*)?|snapshots/\.writing-\d+\.i0/(rank-1\.pt|fingerprints-1\.json)")
     assert second["touched"]
     assert not [path for path in second["touched"] if not own.fullmatch(path)]
     assert "logs/csv/metrics.csv" in first["touched"]  # the watch sees what is touched
