@@ -75,16 +75,13 @@ def judged(held: Sequence[Verification]) -> Verdict:
     alike = f"all {times} repetitions part from the record at {parted[0].divergence.seq:,}, and in the same way"  # type: ignore[union-attr]
     changed = {k: v for k, v in parted[0].differing.items() if k not in _OF_THE_MACHINE}
     machine = {k: v for k, v in parted[0].differing.items() if k in _OF_THE_MACHINE}
-    if changed:
-        return Verdict("changed", f"{alike}. Since it was recorded {_listed(changed)}", held)
+    told = [*(f"{name} changed" for name in parted[0].changed_code), *_listed(changed)]
+    if told:
+        return Verdict("changed", f"{alike}. Since it was recorded {', '.join(told)}", held)
     if machine:
-        return Verdict("machine", f"{alike}. Only the machine is another one: {_listed(machine)}", held)
-    rest = (
-        "a fault of the machine while it was recorded, data whose content has changed, or code that isn't the script's"
-    )
-    return Verdict(
-        "once", f"{alike}. Nothing that is known has changed since it was recorded: what is left is {rest}", held
-    )
+        return Verdict("machine", f"{alike}. Only the machine is another one: {', '.join(_listed(machine))}", held)
+    left = "a fault of the machine at that time, data whose content has changed, or code that isn't the script's"
+    return Verdict("once", f"{alike}. Nothing that is known has changed since it was recorded: it is {left}", held)
 
 
 def _key(verification: Verification) -> Any:
@@ -92,15 +89,14 @@ def _key(verification: Verification) -> Any:
     return None if found is None else (found.seq, found.field, repr(found.found))
 
 
-def _listed(pairs: dict[str, tuple[Any, Any]]) -> str:
-    return ", ".join(f"{name} changed from {old} to {new}" for name, (old, new) in pairs.items())
+def _listed(pairs: dict[str, tuple[Any, Any]]) -> list[str]:
+    return [f"{name} changed from {old} to {new}" for name, (old, new) in pairs.items()]
 
 
 def patrol(trainer: Trainer, run_dir: str | Path, share: float, chance: random.Random) -> Iterator[Verification]:
     """Execute a share of a run again, here and there, from snapshots; end after the first divergence.
 
-    Each part lies between two snapshots, and which ones is drawn. A run with few snapshots has few parts, and one of
-    them may be more than the share; then the part ends where the share does.
+    Each part lies between two snapshots, whole, and which ones is drawn: at least the share, one part at the least.
 
     Args:
         trainer: built as the run's was.
@@ -113,16 +109,24 @@ def patrol(trainer: Trainer, run_dir: str | Path, share: float, chance: random.R
     """
     if not 0.0 < share <= 1.0:
         raise CallerError(f"the share must be > 0 % and <= 100 %, not {share:.3%}")
-    parts = _parts(Rehearsal(trainer, run_dir))
-    left = max(round(share * sum(last - first + 1 for first, last in parts)), 1)
-    chance.shuffle(parts)
-    for first, last in parts:
-        stop = min(last, first + left - 1)
+    for first, stop in _chosen(_parts(Rehearsal(trainer, run_dir)), share, chance):
         done = verify(trainer, run_dir, first, stop)
-        left -= stop - first + 1
         yield done
-        if done.divergence is not None or left <= 0:
+        if done.divergence is not None:
             return
+
+
+def _chosen(parts: list[tuple[int, int]], share: float, chance: random.Random) -> list[tuple[int, int]]:
+    """Draw parts that are at least a share of all together, in the order of the run: a beginning can only be executed first."""
+    left = share * sum(last - first + 1 for first, last in parts)
+    chance.shuffle(parts)
+    chosen = []
+    for first, last in parts:
+        chosen.append((first, last))
+        left -= last - first + 1
+        if left <= 0:
+            break
+    return sorted(chosen)
 
 
 def _parts(rehearsal: Rehearsal) -> list[tuple[int, int]]:

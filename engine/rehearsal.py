@@ -54,6 +54,7 @@ class Rehearsal:
         differing: settings that differ between the run and the trainer, and may: name -> (the run's, the trainer's).
         changed_code: the user's own files that changed since the run's last life.
         passed_over: a sentence for each snapshot that couldn't be used.
+        by_hand: what was changed where the trainer stands, in words.
         reexecution: what the transitions are held against.
 
     Raises:
@@ -78,6 +79,7 @@ class Rehearsal:
         self.first, self.last = self.journal.beginning.seq + 1, self.journal.last.seq
         self.differing: dict[str, tuple[Any, Any]] = {}
         self.changed_code: list[str] = []
+        self.by_hand: list[str] = []
         self.passed_over: list[str] = []
         self.reexecution: Reexecution | None = None
 
@@ -352,7 +354,9 @@ class Rehearsal:
                 about, incarnation=0, parent=attrs.evolve(position, incarnation=-1)
             )
             changed = recording.differences(held, {**about["settings"], "environment": about["environment"]})
-            trainer._recorder.side("forked", **parent, changed={k: list(v) for k, v in changed.items()})
+            trainer._recorder.side(
+                "forked", **parent, changed={k: list(v) for k, v in changed.items()}, by_hand=self.by_hand
+            )
         trainer.announced_until = position.seq
         trainer._reenter(trainer.trainer_state, NO_BATCH if batch is None else batch)
         trainer.say(f"goes on from transition {state.seq:,} of {self.run_dir}")

@@ -133,6 +133,8 @@ class Rehearsals:
         if type(rate) not in (int, float) or not 0 <= rate < math.inf:
             raise CallerError(f"a learning rate is a number >= 0, not {rate!r}")
         self.driver.set_learning_rate(float(rate))  # type: ignore[union-attr]
+        if self._rehearsal is not None:
+            self._rehearsal.by_hand.append(f"learning rate set to {rate:g}")
         for callback in self.listeners.callbacks.values():
             if isinstance(callback, LRSchedule):
                 callback.follow()
@@ -145,7 +147,7 @@ class Rehearsals:
         Raises:
             CallerError: the trainer wasn't rewound to a transition that leaves *step*.
         """
-        self._standing("skip_batch")
+        rehearsal = self._standing("skip_batch")
         if self.trainer_state.state != "step":
             raise CallerError(
                 f"there is no batch in hand: the trainer stands in {self.trainer_state.state}, before transition "
@@ -158,6 +160,7 @@ class Rehearsals:
             trainer._pass_over()
 
         self._step_fn = pass_over
+        rehearsal.by_hand.append(f"batch of transition {self.trainer_state.seq + 1} passed over")
 
     def _standing(self, name: str) -> Any:
         if self._rehearsal is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -36,6 +37,7 @@ class Verification:
         stopped: why it ended before `last`, though nothing differs; "" where it didn't.
         cost: where it began, in words.
         differing: settings and parts of the environment that differ: name -> (the run's, the trainer's).
+        changed_code: the user's own files that changed.
     """
 
     divergence: Divergence | None
@@ -45,6 +47,7 @@ class Verification:
     stopped: str
     cost: str
     differing: dict[str, tuple[Any, Any]]
+    changed_code: Sequence[str]
 
     def __str__(self) -> str:
         if self.divergence is not None:
@@ -84,7 +87,8 @@ def verify(trainer: Trainer, run_dir: str | Path, start: int | None, stop: int |
     assert rehearsal.reexecution is not None
     if found is not None and not found.cause:
         found = _explained(found, rehearsal)
-    return Verification(found, begins + 1, last, rehearsal.reexecution.matched, stopped, cost, rehearsal.differing)
+    differing = rehearsal.differing, rehearsal.changed_code
+    return Verification(found, begins + 1, last, rehearsal.reexecution.matched, stopped, cost, *differing)
 
 
 def _explained(found: Divergence, rehearsal: Rehearsal) -> Divergence:

@@ -6,6 +6,7 @@ import argparse
 import code
 import contextlib
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,19 +84,9 @@ def _entered(arguments: argparse.Namespace, names: dict[str, Any]) -> int:
 
 
 def _ran(source: str, names: dict[str, Any]) -> int:
-    console = code.InteractiveInterpreter(names)
-    failed = False
-
-    def showtraceback() -> None:
-        nonlocal failed
-        failed = True
-        code.InteractiveInterpreter.showtraceback(console)
-
-    def showsyntaxerror(filename: str | None = None, **more: Any) -> None:
-        nonlocal failed
-        failed = True
-        code.InteractiveInterpreter.showsyntaxerror(console, filename, **more)
-
-    console.showtraceback, console.showsyntaxerror = showtraceback, showsyntaxerror  # type: ignore[method-assign]
-    console.runsource(source, "-c", "exec")
-    return int(failed)
+    try:
+        exec(compile(source, "-c", "exec"), names)
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0

@@ -26,7 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--start", metavar="SEQ", type=int, help="the first transition of interest; else the first one there is")
     add("--stop", metavar="SEQ", type=int, help="the last one; else the run's last")
     several = parser.add_mutually_exclusive_group()
-    several.add_argument("--sample", metavar="P%", type=_share, help="only this share of the run, here and there")
+    several.add_argument(
+        "--sample",
+        metavar="P%",
+        type=_share,
+        help="at least this share of the run, here and there: whole parts between snapshots",
+    )
     several.add_argument("--repeat", metavar="N", type=_times, help="N times, to tell what kind of fault it is; N >= 2")
     add("--seed", metavar="N", type=int, help="of what --sample draws; else another one at each call")
     add("--json", action="store_true", help="print JSON")
