@@ -156,7 +156,7 @@ class Replay:
             The state after the last transition; None if there was none.
 
         Raises:
-            CallerError: the journal has an event that the machine doesn't know.
+            CallerError: the journal has an event that the machine doesn't know, and there are listeners.
             JournalCorrupt: the journal is damaged there.
             NotReplayed: a listener asked for what no journal holds.
         """
@@ -380,8 +380,10 @@ class Replay:
         plan = self._plans.get(key)
         if plan is None:
             cls = self._event_names.get(record.event)
-            if cls is None:
+            if cls is None and self.listeners.subscriptions:
                 raise self._unknown(record)
+            if cls is None:  # nobody would hear it
+                return _Plan(Event, False, ())
             names = {field.name for field in attrs.fields(cls)}  # type: ignore[arg-type, misc]
             calls = self.listeners.index[record.source, cls, record.dest]
             plan = self._plans[key] = _Plan(cls, not names.isdisjoint(("loss", "late")), calls)
@@ -434,7 +436,7 @@ class Replay:
     def _unknown(self, record: Record) -> CallerError:
         return CallerError(
             f"transition {record.seq} of {self.run_dir} is {record.event}, which this machine doesn't know so: "
-            "give replay() the machine of the run"
+            "give replay() the machine of the run (--machine)"
         )
 
 
@@ -454,13 +456,11 @@ def _is_default(default: Any, value: Any) -> bool:
 
 def _loss_of(record: Record) -> float | None:
     """Return the loss that a trainer stands at after a transition: what arrived late counts before its own."""
-    data = record.data
-    late = data.get("late")
-    if not late:
-        loss = data.get("loss")
-        return loss if loss is None else float(loss)
-    pair = late[-1] if isinstance(late[-1], list) else late
-    return float(pair[1])
+    data = from_json(record.raw_data)
+    late, loss = data.get("late"), data.get("loss")
+    if late:
+        loss = (late[-1] if isinstance(late[-1], list) else late)[1]
+    return None if loss is None else float(loss)  # which reads "nan" and "inf" as well
 
 
 def _said(record: Record) -> str:

@@ -563,6 +563,55 @@ def test_the_command_goes_by_hand(run_dir: Path) -> None:
     assert done.stdout.rstrip().endswith("before the first transition\n>")
 
 
+def test_the_command_is_given_the_machine_of_a_run_with_rows_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import attrs\n"
+        "from tachograph.states import Event, Row, Stepped, training_machine\n"
+        "from tachograph.engine import Callback\n"
+        "@attrs.frozen(kw_only=True)\n"
+        "class Distilled(Event):\n"
+        "    heat: float = 1.0\n"
+        "rows = [Row('step', Stepped, 'distill'), Row('distill', Distilled, 'fetch')]\n"
+        "def machine(): return training_machine(rows)\n"
+        "class Hot(Callback):\n"
+        "    def subscribe(self, listeners): listeners.add(Distilled, self.told, owner=self)\n"
+        "    def told(self, run, event): print('heat', event.heat)\n"
+    )
+    script = (
+        "import own; from tests.toys import stub; "
+        "stub(run_dir='run', rows=own.rows, perform={'distill': lambda state: own.Distilled(heat=2.5)}).run()"
+    )
+    root = str(Path(__file__).parent.parent)
+    path = os.pathsep.join([str(tmp_path), root, os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True, timeout=60)
+    done = tachograph("replay", "run", "--machine", "own:machine", "--with", "own:Hot", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:6] == ["heat 2.5"] * 6
+    lost = tachograph("replay", "run", "--with", "mine:Loud", cwd=tmp_path)
+    assert lost.returncode == 2
+    other = tachograph("replay", "run", "--with", "tachograph.engine:ThroughputMonitor", cwd=tmp_path)
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1)
+    assert "give replay() the machine of the run (--machine)" in other.stderr
+    looked = tachograph("replay", "run", "--step", given="r Distilled\n", cwd=tmp_path)
+    assert "distill -> fetch" in looked.stdout, "without listeners there is nothing to know of it"
+    assert tachograph("export", "run", "--to", "csv", "-o", "run.csv", cwd=tmp_path).returncode == 0
+
+
+def test_the_command_says_how_a_damaged_journal_can_be_replayed(tmp_path: Path) -> None:
+    trained(tmp_path / "run").run()
+    (journal,) = (tmp_path / "run" / "journal" / "rank-0").glob("*.jsonl")
+    lines = journal.read_bytes().split(b"\n")
+    lines[9] = lines[9].replace(b'"seq":', b'"SEQ":')
+    journal.write_bytes(b"\n".join(lines))
+    refused = tachograph("replay", tmp_path / "run", "--to", "csv", tmp_path / "csv")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "--salvage` passes over what is damaged" in refused.stderr
+    done = tachograph("replay", tmp_path / "run", "--to", "csv", tmp_path / "again", "--salvage")
+    assert done.returncode == 0
+    assert "passed over at byte" in done.stderr
+
+
 def test_bad_input_of_the_commands_is_one_sentence(run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for arguments in (

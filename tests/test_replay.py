@@ -18,12 +18,14 @@ import pytest
 from tachograph.drivers import StubDriver
 from tachograph.engine import (
     Callback,
+    CSVLogger,
     EarlyStopping,
     Events,
     Filter,
     HasMonitorCallback,
     Journal,
     NanGuard,
+    TensorBoardLogger,
     ThroughputMonitor,
     Timer,
     Trainer,
@@ -305,7 +307,8 @@ def test_a_run_with_rows_of_its_own_needs_its_machine(tmp_path: Path) -> None:
     trainer.run()
     assert replayed(tmp_path / "run", machine=machine) == (diary.notes, counts(trainer))
     with pytest.raises(CallerError, match="is Distilled, which this machine doesn't know so: give replay"):
-        replay(tmp_path / "run").run()
+        replay(tmp_path / "run").on("Stepped", lambda run: None).run()
+    assert replay(tmp_path / "run").run() == trainer.trainer_state, "nobody would hear it"
 
 
 def test_losses_that_arrived_late_are_the_last_ones_from_where_they_arrived(tmp_path: Path) -> None:
@@ -343,6 +346,32 @@ def test_early_stopping_says_where_it_would_have_stopped(tmp_path: Path) -> None
     assert "2 validations without improvement" in dry.wishes[0].reason
     with pytest.raises(CallerError, match="EarlyStopping needs a monitor"):
         replay(tmp_path / "run").add_callback(EarlyStopping()).run()
+
+
+@pytest.mark.parametrize("settings", [{}, {"accumulation_steps": 2}])
+def test_loggers_write_what_they_wrote_live(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """C4: to the byte, and TensorBoard at the times of the records."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator").EventAccumulator
+
+    def loggers(name: str) -> list[Callback]:
+        return [CSVLogger("sum", folder=tmp_path / f"csv-{name}"), TensorBoardLogger(folder=tmp_path / f"tb-{name}")]
+
+    def scalars(name: str) -> dict[str, list[tuple[int, float]]]:
+        held = accumulator(str(tmp_path / f"tb-{name}"))
+        held.Reload()
+        return {tag: [(e.step, e.value) for e in held.Scalars(tag)] for tag in held.Tags()["scalars"]}
+
+    settings = {"validate_dataloaders": [1, 2], "metrics": {"sum": Sum()}, "validate_every": 2, **settings}
+    stub([1, 2, 3, 4, 5], run_dir=tmp_path / "run", callbacks=loggers("live"), **settings).run()
+    dry = replay(tmp_path / "run")
+    for logger in loggers("dry"):
+        dry.add_callback(logger)
+    dry.run(stop=9)
+    dry.run()  # it goes on where it was closed
+    live, again = ((tmp_path / f"csv-{name}" / "metrics.csv").read_bytes() for name in ("live", "dry"))
+    assert live == again
+    assert live.count(b"\n") > 4
+    assert scalars("live") == scalars("dry")
 
 
 def test_a_monitor_finds_its_best_result_again(tmp_path: Path) -> None:

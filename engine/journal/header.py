@@ -80,7 +80,8 @@ class Header:
 
     def defaults_of(self, name: str) -> dict[str, Any]:
         """Return a class's fields that a record may leave out, with new lists and dicts."""
-        return {field: copy.copy(value) for field, value in self.defaults.get(name, {}).items()}
+        held = self.defaults.get(name, {})
+        return {field: copy.copy(v) if v.__class__ in (list, dict) else v for field, v in held.items()}
 
 
 def read_header(segment: Segment) -> Header:
