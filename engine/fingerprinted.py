@@ -15,7 +15,7 @@ from .journal.facts import last_facts_of
 from .snapshots import Snapshot, SnapshotFault, catalogue, digest_of_bytes, place_in
 
 FILE = "fingerprints.json"
-_NEAR = 1 << 18
+_NEAR = 1 << 16
 """Transitions that are searched for a fingerprint at first: in runs that have none, all would be searched in vain."""
 
 

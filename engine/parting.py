@@ -11,7 +11,7 @@ from tachograph.states.table import FINAL
 
 from .divergence import Leaf, leaf_of
 from .journal import Journal, Record
-from .journal.facts import is_packed, points_of, start_of
+from .journal.facts import points_of, start_of
 
 
 @attrs.frozen
@@ -83,9 +83,6 @@ def _narrowed(a: Journal, b: Journal, low: int, high: int) -> tuple[int, int]:
 
 def _bisected(a: Journal, b: Journal, low: int, high: int) -> int:
     """Return the first transition from `low` on whose chains differ; those of `high` do."""
-    if is_packed(a, low) or is_packed(b, low):  # each look at a compressed segment decompresses all of it
-        pairs = zip(a.since(low), b.since(low), strict=False)
-        return next((one.seq for one, other in pairs if one.chain != other.chain), high)
     while low < high:
         middle = (low + high) // 2
         if a.seek(middle).chain == b.seek(middle).chain:

@@ -20,21 +20,6 @@ if TYPE_CHECKING:
     from .reader import Journal
 
 
-def facts_of(journal: Journal, kind: str, start: int = 0, stop: int | None = None) -> Iterator[SideRecord]:
-    """Yield the side records of a kind on the live history, oldest first.
-
-    Args:
-        journal: the journal; of several ranks, the lowest one's records are taken.
-        kind: what they are.
-        start: they follow this transition, or later ones.
-        stop: they follow this transition, or earlier ones; None: there is no last one.
-    """
-    for opened, upto in _parts(journal._first, stop):
-        for segment, after in zip(opened, [*opened[1:], None], strict=True):
-            if after is None or after[1].first_seq > start:
-                yield from (fact for fact in _forwards(segment, kind, upto) if fact.seq >= start)
-
-
 def last_facts_of(
     journal: Journal, kind: str, stop: int | None = None, within: int | None = None
 ) -> Iterator[SideRecord]:
@@ -50,7 +35,7 @@ def last_facts_of(
     end = history.reached.seq if stop is None else stop
     for opened, upto in reversed(_parts(history, stop)):
         for segment in reversed(opened):
-            yield from _backwards(segment, kind, upto)
+            yield from _backwards(history, segment, kind, upto)
             if within is not None and segment[1].first_seq <= end - within:
                 return
 
@@ -70,13 +55,6 @@ def start_of(journal: Journal) -> Position:
     return journal._first.beginning
 
 
-def is_packed(journal: Journal, seq: int) -> bool:
-    """Say whether the segment that holds a transition of the live history is compressed."""
-    for opened, _ in reversed(_parts(journal._first, seq)):
-        return opened[-1][0].compressed
-    return False
-
-
 def _parts(history: RankHistory, stop: int | None) -> list[tuple[list[Opened], int | None]]:
     """Return the segments of the live history by incarnation, with the last transition that counts of each."""
     parts = []
@@ -88,23 +66,10 @@ def _parts(history: RankHistory, stop: int | None) -> list[tuple[list[Opened], i
     return parts
 
 
-def _forwards(opened: Opened, kind: str, upto: int | None) -> Iterator[SideRecord]:
+def _backwards(history: RankHistory, opened: Opened, kind: str, upto: int | None) -> Iterator[SideRecord]:
     segment, _ = opened
     mark = _mark(kind)
-    with text_of(segment) as text:
-        at = text.find(mark)
-        while at >= 0:
-            fact, end = _fact(opened, text, at + 1)
-            if fact is None or (upto is not None and fact.seq > upto):
-                return
-            yield fact
-            at = text.find(mark, end - 1)
-
-
-def _backwards(opened: Opened, kind: str, upto: int | None) -> Iterator[SideRecord]:
-    segment, _ = opened
-    mark = _mark(kind)
-    with text_of(segment) as text:
+    with text_of(segment, history._unpacked) as text:
         at = text.rfind(mark)
         while at >= 0:
             fact, _ = _fact(opened, text, at + 1)
