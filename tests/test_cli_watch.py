@@ -81,7 +81,7 @@ def test_a_run_that_has_ended_is_told_in_lines_and_the_command_ends(run_dir: Pat
     stub(run_dir=run_dir, **validating()).run()
     said = cli("watch", run_dir)
     assert (said.status, said.err) == (0, "")
-    assert said.lines[0] == f"Run {run_dir}: done"
+    assert said.lines[0] == f"Run {run_dir}"
     assert re.search(r"done         epoch 2/2  batch 0/3  in all 6/6  loss ", said.out)
     assert said.lines[-1] == "the run has ended: done"
 
@@ -123,7 +123,7 @@ def test_a_live_run_is_followed_from_another_process_to_its_end(then: str, run_d
     assert batches == sorted(batches)
     assert len(set(batches)) >= 3
     assert re.search(r"saved       snapshot 0+\d+", said.out)
-    assert re.search(r"\d batches/s", said.out)
+    assert then or re.search(r"\d batches/s", said.out)  # it takes a quarter of a second to know
     assert ("the run has ended: failed: ValueError" if then else "the run has ended: done") in said.out
     training.wait(30)
 

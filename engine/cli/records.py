@@ -32,14 +32,9 @@ def state_of(record: Record) -> dict[str, Any]:
     return dict(state) if isinstance(state, dict) else state.to_dict()  # type: ignore[no-any-return]
 
 
-def losses_of(record: Record, data: Mapping[str, Any] | None = None) -> list[tuple[int, float]]:
-    """Return the losses that a record brings, each with the seq of its step: its own, and those that arrived late.
-
-    Args:
-        record: the record.
-        data: its data, where it was decoded already.
-    """
-    data = record.data if data is None else data
+def losses_of(record: Record) -> list[tuple[int, float]]:
+    """Return the losses that a record brings, each with the seq of its step: its own, and those that arrived late."""
+    data = record.data
     late = data.get("late") or []
     pairs = [late] if late and not isinstance(late[0], list) else late
     found = [(seq, loss) for seq, loss in pairs if loss is not None]

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from tachograph.engine.journal import Record, SideRecord
+from tachograph.engine.journal.codec import from_json
 from tachograph.states import training_machine
 
 from . import ranks
@@ -60,6 +61,7 @@ class Watched:
         saved: (how many snapshots were saved, the last one's record).
         news: (time, line) of what happened since it was taken away last.
         began: when the life in work was opened.
+        first: the rank that single answers come from.
     """
 
     def __init__(self, run_dir: Path, about: Mapping[str, Any]) -> None:
@@ -71,8 +73,9 @@ class Watched:
         self.news: deque[tuple[float, str]] = deque(maxlen=_FACTS)
         self.saved: tuple[int, SideRecord | None] = (0, None)
         self.began: float | None = None
+        self.first = 0
         self._names = [*training_machine().names]
-        self._seen: dict[str, None] = {}
+        self._seen: dict[str, None] = {}  # in the order in which they were entered
         self._rates: deque[tuple[float, int, int]] = deque(maxlen=64)
         self._passing: dict[int, dict[int, tuple[str, float, float | None]]] = {}
         self._passings: deque[Passing] = deque(maxlen=500)
@@ -84,6 +87,7 @@ class Watched:
         stand = self.stands.get(item.rank)
         if stand is None:
             stand = self.stands[item.rank] = Stand()
+            self.first = min(self.stands)
         if item.incarnation > stand.incarnation:
             stand.incarnation = item.incarnation
             self._begin(item)
@@ -97,11 +101,6 @@ class Watched:
         if item.rank == self.first:
             self.began = item.header.time
             self._rates.clear()
-
-    @property
-    def first(self) -> int:
-        """The rank that single answers come from."""
-        return min(self.stands, default=0)
 
     def _take_side(self, item: SideRecord, stand: Stand) -> None:
         if item.kind == "closed":
@@ -133,17 +132,23 @@ class Watched:
                 curve.cut(record.seq - 1)
         if dwell is not None:
             self.dwells[record.source] = self.dwells.get(record.source, 0.0) + dwell
-        self._seen[record.source] = self._seen[record.dest] = None
+        if before is None:
+            self._seen[record.source] = None
+        self._seen[record.dest] = None
         hear = _HEARD.get(record.event)
         if hear is not None:
             hear(self, record)
 
     def _stepped(self, record: Record) -> None:
-        data = record.data
-        for seq, loss in losses_of(record, data):
-            self._add("loss", seq, loss)
+        data = from_json(record.raw_data)
+        loss = data.get("loss")
+        if type(loss) is float and "late" not in data:
+            self._add("loss", record.seq, loss)
+        else:  # NaN and infinities are strings there, and a loss may be late
+            data = record.data
+            self._late(record)
         for i, rate in enumerate(data.get("lr", ())[:2]):  # more parameter groups would be more than a page holds
-            self._add("lr" if i == 0 else f"lr {i}", record.seq, rate)
+            self._add(_OF_STEPS[1 + i], record.seq, rate)
 
     def _late(self, record: Record) -> None:
         for seq, loss in losses_of(record):

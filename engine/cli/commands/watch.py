@@ -188,6 +188,7 @@ class _Lines:
         self._first = True
 
     def __enter__(self) -> _Lines:
+        print(f"Run {self._watched.run_dir}", flush=True)  # what comes next may take a while: the journal is read
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -202,8 +203,6 @@ class _Lines:
         from ..watch_page import line
 
         watched, last = self._watched, self._watched.last
-        if self._first:
-            print(f"Run {watched.run_dir}: {status}")
         for when, told in watched.news:
             if when >= self._began:
                 print(told)
