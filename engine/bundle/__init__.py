@@ -5,7 +5,19 @@ trainer's own loader or the sample ids are asked for.
 """
 
 from .contents import AFTER, BEFORE, Contents, gather
-from .packing import Packed, listed, pack
+from .packing import Packed, listed, pack, write
 from .unpacking import BundleFault, Unpacked, unpack
 
-__all__ = ["AFTER", "BEFORE", "BundleFault", "Contents", "Packed", "Unpacked", "gather", "listed", "pack", "unpack"]
+__all__ = [
+    "AFTER",
+    "BEFORE",
+    "BundleFault",
+    "Contents",
+    "Packed",
+    "Unpacked",
+    "gather",
+    "listed",
+    "pack",
+    "unpack",
+    "write",
+]

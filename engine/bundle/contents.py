@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from ..journal.notes import NOTES, read_notes
 from ..journal.segments import ranks_of
 from ..snapshots import Snapshot, catalogue, digest_of_commit, place_in
 from . import masking
+from .archive import blocks_of
 from .window import Window
 
 BEFORE, AFTER = 100, 20
@@ -140,10 +143,17 @@ def _nearest(journal: Journal, run: str, seq: int) -> Snapshot | None:
     return None
 
 
-def fetched(contents: Contents, rank: int) -> Iterator[Record]:
-    """Yield the transitions that brought a batch, of those that were asked for."""
-    for record in Journal(contents.run_dir, rank=rank).since(contents.asked):
-        if record.seq > contents.last:
+def fetched(contents: Contents, rank: int, near: float = math.inf) -> Iterator[Record]:
+    """Yield the transitions that brought a batch, of those that were asked for.
+
+    Args:
+        contents: what was chosen.
+        rank: whose.
+        near: how far they are from the one in question at most.
+    """
+    first, last = max(contents.asked, contents.around - near), min(contents.last, contents.around + near)
+    for record in Journal(contents.run_dir, rank=rank).since(int(first)):
+        if record.seq > last:
             return
         if record.event == "Fetched":
             yield record
@@ -201,6 +211,18 @@ def _check_snapshot(snapshot: Snapshot) -> None:
                 f"{snapshot.path / name} holds what looks like {what}: trainer.state and what callbacks remember are "
                 "in it. --without-snapshot leaves it out, --keep-secrets leaves it in"
             )
+
+
+def _text_of(path: Path) -> Iterator[bytes]:
+    """Read a file in blocks; of one of `torch.save`, which is a zip, the plain data and not the tensors."""
+    if path.suffix == ".pt" and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if "/data/" not in entry.filename:
+                    with archive.open(entry) as part:
+                        yield from iter(lambda held=part: held.read(_BLOCK), b"")
+        return
+    yield from blocks_of(path)
 
 
 def commit_of(contents: Contents) -> bytes:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ..trainer import Trainer
 
 SAMPLES = "samples.json"
+_NEAR = 2_000
+"""Transitions before and after the one in question whose sample ids are told at most: each is looked up by itself."""
 
 
 @attrs.frozen
@@ -81,7 +83,12 @@ def pack(
         CallerError: something holds a secret that can't be masked, or the trainer isn't the run's.
         OSError: the file can't be written.
     """
-    contents = gather(run_dir, around, before=before, after=after, snapshot=snapshot, keep_secrets=keep_secrets)
+    how: dict[str, Any] = {"before": before, "after": after, "snapshot": snapshot, "keep_secrets": keep_secrets}
+    return write(gather(run_dir, around, **how), path, trainer)
+
+
+def write(contents: Contents, path: str | Path | None = None, trainer: Trainer | None = None) -> Packed:
+    """Write what `gather` chose; as `pack`."""
     target = path_of(contents, path)
     with written(target) as archive:
         unknown = _write(archive, contents, trainer)
@@ -186,7 +193,7 @@ def _samples(contents: Contents, trainer: Any) -> tuple[bytes, str]:
     found: dict[str, dict[str, Any]] = {}
     unknown = ""
     for window in contents.windows:
-        for record in fetched(contents, window.rank):
+        for record in fetched(contents, window.rank, _NEAR):
             try:
                 ids = samples_of(contents.run_dir, record.seq, rank=window.rank, trainer=trainer)
             except SamplesUnknown as error:

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """List what goes into the file, and write it."""
-    from tachograph.engine.bundle import gather, listed, pack
+    from tachograph.engine.bundle import gather, listed, write
 
     if arguments.batches != (arguments.trainer is not None):
         lacking = "--trainer module:function" if arguments.batches else "--batches"
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         from tachograph.engine.building import trainer_of
 
         trainer = trainer_of(arguments.trainer)
-    packed = pack(arguments.run, arguments.around, arguments.output, trainer=trainer, **how)
+    packed = write(contents, arguments.output, trainer)
     screen.line(f"{packed.path}, {size(packed.size)}: `tachograph unpack {packed.path}` makes a run directory of it")
     return 0
 
