@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .journal import Journal
     from .replay import replay
     from .retention import Keep
+    from .samples import samples_of
     from .trainer import Trainer
 
 _HOMES = {
@@ -33,6 +34,7 @@ _HOMES = {
     "journal": ("Journal",),
     "replay": ("replay",),
     "retention": ("Keep",),
+    "samples": ("samples_of",),
     "trainer": ("Trainer",),
 }
 """module -> the public names that live in it, as imported above."""
@@ -52,6 +54,7 @@ __all__ = [
     "diff",
     "ranks_part",
     "replay",
+    "samples_of",
 ]
 __all__ += _callbacks.__all__
 

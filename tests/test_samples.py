@@ -22,9 +22,10 @@ from torch.utils.data import (
 
 from tachograph.drivers.loaders import Spot, ids_asked, ids_remembered, settings_of
 from tachograph.drivers.samplers import RandomBatchSampler, RandomSampler, SequentialSampler
-from tachograph.engine import Callback, Journal, NanGuard, SpikeGuard
+from tachograph.engine import Callback, Journal, NanGuard, SpikeGuard, recording
 from tachograph.engine.callbacks.nan_guard import NotFinite
 from tachograph.engine.samples import SamplesUnknown, find_samples, samples_of
+from tests.jobs.ranks import RankForks
 from tests.rank_threads import read, together
 from tests.test_cli_support import cli, in_a_process
 from tests.toys import Indexed, Mean, Run, stub
@@ -175,6 +176,26 @@ def test_a_loader_is_asked_for_one_rank_s_samples_without_the_others(run_dir: Pa
     found = read(2, lambda rank: loader, 1)
     for rank, each in enumerate(found):
         assert next(ids_asked(loader, None, spot(rank, 2, 1, 6, 3))) == each.ids[1]
+
+
+def test_two_processes_and_then_one_each_have_samples_that_their_journals_prove(run_dir: Path) -> None:
+    """Killed on two ranks in the middle of an epoch, and gone on with by one; no sample is found twice in an epoch."""
+    forks = RankForks("tests.jobs.ranks_job")
+    try:
+        job = {"run_dir": str(run_dir), "n": 22}
+        assert {rank.status for rank in forks.run(2, kill_at=15, **job)} == {-9}
+        (rank,) = forks.run(1, driver="torch", **job)
+        assert rank.status == 0, rank.err
+    finally:
+        forks.close()
+    epochs: dict[int, list[int]] = {0: [], 1: []}
+    for which in (0, 1):
+        for record in Journal(run_dir, rank=which):
+            if record.event == "Fetched":
+                epochs[record.state.cur_epoch_idx] += samples_of(run_dir, record.seq, rank=which)
+    assert [sorted(ids) for ids in epochs.values()] == [[*range(22)]] * 2
+    worlds = {recording.in_force(recording.load(run_dir), Journal(run_dir), life)["world"] for life in (0, 1)}
+    assert worlds == {1, 2}
 
 
 # -- orders that only the trainer knows --------------------------------------------------------------------
