@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from tachograph.drivers.ddp import TorchDDPDriver
 from tachograph.drivers.processes import Processes
-from tachograph.engine import Trainer, diff
+from tachograph.engine import Fingerprints, Trainer, diff
 from tachograph.states import TrainerState
 from tachograph.states.errors import CallerError
 from tests.jobs.exact_job import Points, differences
@@ -266,6 +266,23 @@ def a_run_that_ended_goes_on_with_a_larger_limit(folder: Path) -> None:
     whole.run()
     expect_same(folder / "longer", folder / "whole")
     assert not differences(*(dict(t.driver.model.state_dict()) for t in (longer, whole)))  # type: ignore[union-attr]
+
+
+def fingerprints_are_those_of_one_model_and_of_each_ranks_batch(folder: Path) -> None:
+    """R38."""
+    taken = Fingerprints(1)
+    trainer = trainer_of(run_dir=folder / "run", accumulation_steps=2, callbacks=taken)
+    trainer.run()
+    journal = trainer.journal
+    assert journal is not None
+    told = [side.data for side in journal.sides("fingerprint")]
+    assert told[-1] == taken.taken
+    assert len(told) == trainer.trainer_state.optimizer_steps
+    expect_alike([{**each, "batch": None} for each in told])
+    first, second = ranks().gather([each["batch"] for each in told])
+    assert not {*first} & {*second}
+    trainer_of(run_dir=folder / "bare", accumulation_steps=2).run()
+    expect_same(folder / "run", folder / "bare")
 
 
 def a_run_goes_on_in_a_directory_of_its_own(folder: Path) -> None:

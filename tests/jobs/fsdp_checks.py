@@ -104,6 +104,20 @@ def gradients_without_an_exchange_are_scaled_and_dropped_too(folder: Path) -> No
     expect_close(gradients(driver.model), in_one_process())
 
 
+def a_fingerprint_is_of_a_ranks_own_share(folder: Path) -> None:
+    """R38."""
+    found = []
+    for _ in range(2):
+        driver = driver_of(plain())
+        step(driver, batch())
+        found.append(driver.fingerprints())
+    assert found[0] == found[1]
+    told = [None] * dist.get_world_size()
+    dist.all_gather_object(told, found[0])
+    for part in ("gradients", "parameters"):
+        assert len({each[part] for each in told if each is not None}) == len(told)
+
+
 def a_rank_without_a_gradient_counts_as_zero(folder: Path) -> None:
     driver = driver_of(plain())
     step(driver, batch(), sync=False)
