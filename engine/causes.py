@@ -35,6 +35,7 @@ class Resume:
         updates: closed accumulation windows between it and the parting.
         unrestored: why its generators weren't restored, where the run says so itself.
         forked: it began there, as a run of its own that goes on from another one's point.
+        by_hand: what was done there that no setting tells, as the fork says itself: "learning rate set to 0.01".
     """
 
     of: int
@@ -43,6 +44,7 @@ class Resume:
     updates: int
     unrestored: str = ""
     forked: bool = False
+    by_hand: Sequence[str] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -280,8 +282,10 @@ def _of_resume(kind: str, known: Known) -> Told | None:
     if resume is None:
         return None
     if resume.forked:
-        change = "a change that no setting tells: another batch, other data, something done by hand"
-        return (f"{_resumed(resume, known)}, with {change}", _SHOW) if resume.updates + resume.steps <= 1 else None
+        if resume.updates + resume.steps > 1:
+            return None
+        done = ", ".join(resume.by_hand) or "a change that no setting tells: another batch, other data, other code"
+        return f"{_resumed(resume, known)}: {done}", _SHOW
     look = _NOT_RESTORED.get(kind)
     lacking = "" if look is None else look(resume, known)
     return (f"{_resumed(resume, known)}, and {lacking}", _VERIFY_B) if lacking else None

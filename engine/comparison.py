@@ -109,7 +109,7 @@ def _compared(a: Journal, b: Journal, whole: tuple[Journal, Journal]) -> _Rank:
     steps = fingerprinted.of_steps(a, b, stop)
     first = a.ranks[0] == whole[0].ranks[0]
     snapshots = fingerprinted.of_snapshots(a, b, stop - (recorded is not None), _seeded(a, b)) if first else Bits()
-    told = [one for one in (recorded, *_by_bits(steps, snapshots, a.ranks[0])) if one is not None]
+    told = [one for one in (recorded, *_by_bits(steps, snapshots, shared.low, a.ranks[0])) if one is not None]
     divergence = min(told, key=lambda one: (one.seq, _order(one.field)), default=None)
     if divergence is not None:
         divergence = attrs.evolve(divergence, state=a.seek(divergence.seq).source)
@@ -138,10 +138,10 @@ def _by_records(a: Journal, b: Journal, shared: Common, start: int) -> Divergenc
     return Divergence(start, "chain", one.chain, other.chain, "", a.ranks[0])
 
 
-def _by_bits(steps: Bits, snapshots: Bits, rank: int) -> list[Divergence]:
+def _by_bits(steps: Bits, snapshots: Bits, low: int, rank: int) -> list[Divergence]:
     found = []
     for name, bits in (("fingerprint", steps), ("snapshot", snapshots)):
-        if bits.differ:
+        if bits.differ >= low:  # two forks of one point may begin with other bits
             part, values = next(iter(bits.values.items()))
             found.append(Divergence(bits.differ, f"{name}.{part}", *values, "", rank))
     return found

@@ -242,8 +242,10 @@ def _resume(a: Side, b: Side, seq: int) -> Resume | None:
     side = (a, b)[of]
     then = _sought(side.journal, at) or _sought((a, b)[1 - of].journal, at)
     steps, updates = (0, 0) if then is None or side.before is None else _between(then, side.before)
-    forked = bool(side.about.get("parent")) and at == start_of(side.journal).seq
-    return Resume(of=of, at=at, steps=steps, updates=updates, unrestored=had[of][at], forked=forked)
+    told = Resume(of=of, at=at, steps=steps, updates=updates, unrestored=had[of][at])
+    if not side.about.get("parent") or at != start_of(side.journal).seq:
+        return told
+    return attrs.evolve(told, forked=True, by_hand=_by_hand(side.journal))
 
 
 def _resumed(journal: Journal, seq: int) -> dict[int, str]:
@@ -258,6 +260,14 @@ def _resumed(journal: Journal, seq: int) -> dict[int, str]:
         unrestored = (s.data["reason"] for s in sides if getattr(s, "kind", "") == "rng_not_restored")
         found[at] = next(unrestored, "")
     return found
+
+
+def _by_hand(journal: Journal) -> list[str]:
+    """Return what a fork says was done where it begins."""
+    for item in islice(journal.everything(), 4):
+        if getattr(item, "kind", "") == "forked":
+            return list(item.data.get("by_hand", ()))
+    return []
 
 
 def _sought(journal: Journal, seq: int) -> Record | None:

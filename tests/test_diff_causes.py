@@ -15,6 +15,7 @@ from tachograph.engine.comparison import compare
 from tachograph.engine.diff import Divergence, diff
 from tests.jobs import diff_job as job
 from tests.jobs.diff_job import ORDER, fetched, once, stepped, stopped_at, train
+from tests.toys import Run
 
 MOMENTS = "its optimizer's state (moments, step counts) wasn't restored"
 NOT_DETERMINISTIC = "an operation isn't deterministic (Trainer(deterministic=True) would refuse one)"
@@ -537,8 +538,8 @@ def test_a_fork_with_a_change_that_no_setting_tells_is_named_as_a_fork(straight:
     """R38."""
     parent = stopped_at(tmp_path / "parent", 10)
     b = forked(parent, tmp_path / "b", once(11, "on_train_batch_begin", job.draw))
-    change = "a change that no setting tells: another batch, other data, something done by hand"
-    cause = f"B goes on from {stepped(10)} as a fork, with {change}"
+    change = "a change that no setting tells: another batch, other data, other code"
+    cause = f"B goes on from {stepped(10)} as a fork: {change}"
     assert told(straight, b) == (stepped(11), "data.rng", cause, "tachograph show B")
 
 
@@ -547,3 +548,21 @@ def test_a_fork_and_a_run_that_ended_before_it_have_nothing_in_common(straight: 
     short = stopped_at(tmp_path / "short", 3)
     found = compare(short, b)
     assert (found.outcome, found.divergence, found.known) == ("apart", None, None)
+
+
+def test_what_a_fork_says_was_done_by_hand_is_quoted(straight: Path, tmp_path: Path) -> None:
+    """R38: two forks of one point, of which one has another learning rate."""
+    forks = []
+    for name, rate in (("b", 0.01), ("c", None)):
+        trainer = Run(n=40, noise=False, n_epochs=1, optimizer=job.momentum).trainer
+        trainer.rewind(straight, seq=stepped(11))
+        if rate is not None:
+            trainer.set_learning_rate(rate)
+        trainer.run_dir = tmp_path / name
+        trainer.run()
+        forks.append(tmp_path / name)
+    cause = f"A goes on from {fetched(11)} as a fork: learning rate set to 0.01"
+    assert told(forks[0], straight)[:3] == (stepped(11), "data.lr", cause)
+    seq, field, cause, _ = told(*forks)
+    assert (seq, field) == (stepped(11), "data.lr")
+    assert diff(straight, forks[1]) is None
