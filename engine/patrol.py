@@ -75,9 +75,9 @@ def judged(held: Sequence[Verification]) -> Verdict:
     alike = f"all {times} repetitions part from the record at {parted[0].divergence.seq:,}, and in the same way"  # type: ignore[union-attr]
     changed = {k: v for k, v in parted[0].differing.items() if k not in _OF_THE_MACHINE}
     machine = {k: v for k, v in parted[0].differing.items() if k in _OF_THE_MACHINE}
-    told = [*(f"{name} changed" for name in parted[0].changed_code), *_listed(changed)]
-    if told:
-        return Verdict("changed", f"{alike}. Since it was recorded {', '.join(told)}", held)
+    since = [*(f"{name} changed" for name in parted[0].changed_code), *_listed(changed)]
+    if since:
+        return Verdict("changed", f"{alike}. Since it was recorded {', '.join(since)}", held)
     if machine:
         return Verdict("machine", f"{alike}. Only the machine is another one: {', '.join(_listed(machine))}", held)
     left = "a fault of the machine at that time, data whose content has changed, or code that isn't the script's"

@@ -13,7 +13,7 @@ import attrs
 
 from tachograph.states import Event, Machine, TachographError
 
-from .causes import PARTS
+from .causes import ORDER, PARTS, kind_of
 from .divergence import Divergence, first_difference, same
 from .journal import Journal, Position, Record
 from .journal.codec import Encode, defaults_of, encoder, limits_of
@@ -48,6 +48,25 @@ class Apart:
     event: str = ""
 
 
+class Bits:
+    """Two fingerprints of a transition, held against each other.
+
+    Args:
+        held: the recorded one.
+        found: that of now; it may be of some parts only.
+
+    Attributes:
+        differ: the parts that differ, causes first.
+        agree: those that don't.
+    """
+
+    def __init__(self, held: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        self.held, self.found = held, found
+        both = [part for part in PARTS if held.get(part) is not None and found.get(part) is not None]
+        self.differ = [part for part in both if held[part] != found[part]]
+        self.agree = [part for part in both if held[part] == found[part]]
+
+
 class NoSnapshots:
     """Stands in the place of a `SnapshotWriter`: none is taken."""
 
@@ -80,6 +99,7 @@ class Reexecution:
         apart: what else is known of it.
         weights_at: the last transition whose fingerprint matched; 0: none did.
         parted: what is told of it.
+        inputs: returns the fingerprints of what goes into the update in work.
     """
 
     writes = False
@@ -108,6 +128,7 @@ class Reexecution:
         self._own = defaults_of([*machine.event_classes.values(), state_class], limits_of(state_class))
         self._incarnation, self._seq, self._chain = start.incarnation, start.seq, bytes.fromhex(start.chain)
         self.parted = parted
+        self.inputs: Callable[[], Mapping[str, Any]] = dict
         self._header: Header | None = None
         self._encode: Encode | None = None
 
@@ -157,7 +178,21 @@ class Reexecution:
     def _part(self, record: Record, source: str, event: Event, state: Any) -> None:
         field, before, now = first_difference(record, source, event, state)
         found = Divergence(state.seq, field, before, now, "", state=source)
-        self._tell(found, _apart(record, event))
+        apart = _apart(record, event)
+        told = self._told_apart(state.seq, self.inputs())
+        if told is None:
+            self._tell(found, apart)
+            return
+        part = min(told.differ, key=ORDER.index, default="")
+        if part and _comes_before(part, kind_of(field)):
+            found = attrs.evolve(found, field=f"fingerprint.{part}", a=told.held[part], b=told.found[part])
+        self._tell(found, Apart([*apart.differ, *told.differ], [*apart.agree, *told.agree], apart.event))
+
+    def _told_apart(self, seq: int, found: Mapping[str, Any]) -> Bits | None:
+        """Hold parts of a fingerprint against the one that is recorded of a transition; None where none is."""
+        self.recorded(seq + 1)  # what stands before that has been read then
+        held = self._fingerprint
+        return None if held is None or held.get("at") != seq else Bits(held, found)
 
     def _tell(self, found: Divergence, apart: Apart) -> None:
         self.apart = apart
@@ -186,26 +221,26 @@ class Reexecution:
         """
         if kind != "fingerprint" or self.parting is not None:
             return
-        self.recorded(data["at"] + 1)  # what stands before that has been read then
-        held = self._fingerprint
-        if held is None or held.get("at") != data["at"]:
+        seq = data["at"]
+        told = self._told_apart(seq, data)
+        if told is None:
             return
-        told = [part for part in PARTS if held.get(part) is not None and data.get(part) is not None]
-        differ = [part for part in told if held[part] != data[part]]
-        if not differ:
-            self.weights_at = data["at"]
+        if not told.differ:
+            self.weights_at = seq
             return
-        part = differ[0]
-        source = self._journal.seek(data["at"]).source
-        found = Divergence(data["at"], f"fingerprint.{part}", held[part], data[part], "", state=source)
-        agree = ("ids", "rng", "loss", "lr", *(part for part in told if part not in differ))
-        self._tell(found, Apart(differ, agree))
+        part, source = told.differ[0], self._journal.seek(seq).source
+        found = Divergence(seq, f"fingerprint.{part}", told.held[part], told.found[part], "", state=source)
+        self._tell(found, Apart(told.differ, ["ids", "rng", "loss", "lr", *told.agree]))
 
     def sync(self) -> None:
         """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def _comes_before(part: str, kind: str) -> bool:
+    return kind not in ORDER or ORDER.index(part) < ORDER.index(kind)
 
 
 def _apart(record: Record, event: Event) -> Apart:

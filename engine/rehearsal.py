@@ -274,6 +274,9 @@ class Rehearsal:
         at = resume.point_of(start)
         self.reexecution = Reexecution(self.journal, self.about["run"], trainer.machine, type(state), at, parted)
         trainer._recorder = self.reexecution  # type: ignore[assignment]
+        for callback in trainer.listeners.callbacks.values():
+            if isinstance(callback, Fingerprints):
+                self.reexecution.inputs = lambda held=callback: held.inputs  # type: ignore[misc]
         if point is not None:
             trainer._reenter(state, batch)
             assert trainer.driver is not None

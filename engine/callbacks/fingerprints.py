@@ -67,6 +67,11 @@ class Fingerprints(Callback):
         if trainer.trainer_state.state == "step" and trainer.batch is not None:
             self._fetched(trainer)
 
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What is known of the update in work: the digests of "batch" and "gradients", or None."""
+        return self._update or {"batch": self._batch, "gradients": None}
+
     def _fetched(self, trainer: Any) -> None:
         state = trainer.trainer_state
         closes = state.accumulated + 1 >= window_size(state, trainer.accumulation_steps, trainer._tail)
@@ -91,7 +96,7 @@ class Fingerprints(Callback):
             return
         if self._is_due(state.optimizer_steps - (not trainer.step_skipped)):
             # a step of the user's own may have taken its update unheard
-            self._take(trainer, self._update or {"batch": self._batch, "gradients": None})
+            self._take(trainer, self.inputs)
 
     def _exhausted(self, trainer: Any) -> None:
         if self._update is not None:
