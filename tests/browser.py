@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -172,7 +172,8 @@ class Browser:
     def box(self, selector: str) -> tuple[float, float, float, float]:
         """Where an element lies in sight: x, y, width, height."""
         code = (
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center'}});"
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
+            " e.scrollIntoView({ block: 'center' });"
             " const r = e.getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; })()"
         )
         x, y, width, height = self.run(code)
@@ -242,6 +243,3 @@ def opened() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
-
-
-Do = Callable[[Browser], None]

@@ -423,10 +423,11 @@ def test_the_training_machine_is_drawn_whole_and_no_state_lies_on_another() -> N
     arrows = {(arrow["from"], arrow["to"]) for arrow in told["arrows"]}
     known = {(r.source, r.dest) for r in training_machine().rows if r.event.__name__ not in ("Stopped", "Failed")}
     assert arrows == known | {("step", "exception")}
+    left, top, width, height = told["box"]
     boxes = [(state["x"], state["y"], state["half"]) for state in told["states"]]
     for i, (x, y, half) in enumerate(boxes):
-        assert half <= x <= told["width"] - half
-        assert 17 <= y <= told["height"] - 17
+        assert left + half <= x <= left + width - half
+        assert top + 17 <= y <= top + height - 17
         assert all(abs(x - u) >= half + w or abs(y - v) >= 34 for u, v, w in boxes[:i])
 
 
@@ -561,6 +562,9 @@ def test_a_journal_with_a_hole_and_a_newer_run_are_refused_in_a_sentence(run_dir
 # -- in a browser ------------------------------------------------------------------------------------------------
 
 
+in_browser = browser.needed
+
+
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     with browser.opened() as held:
@@ -600,26 +604,23 @@ def lit(view: Browser) -> list[str]:
     return list(view.run("[...document.querySelectorAll('.state.lit')].map((e) => e.dataset.state)"))
 
 
-def jump(view: Browser, seq: Any) -> None:
-    view.run(
-        f"(() => {{ const f = document.getElementById('seq'); f.value = {json.dumps(str(seq))}; f.dispatchEvent(new Event('change')) }})()"
-    )
+def jump(view: Browser, seq: int) -> None:
+    """Write a number into the field, as a person does."""
+    code = "(() => { const f = document.getElementById('seq'); f.value = SEQ; f.dispatchEvent(new Event('change')) })()"
+    view.run(code.replace("SEQ", str(seq)))
     settle(view)
 
 
 def fields(view: Browser, card: int = 0) -> dict[str, str]:
-    code = "[...document.querySelectorAll('.card')][%d].querySelectorAll('dl > div')" % card
-    return dict(view.run(f"[...{code}].map((e) => [e.children[0].innerText, e.children[1].innerText])"))
+    """The names and values that a run's card shows."""
+    code = f"[...document.querySelectorAll('.card')[{card}].querySelectorAll('dl > div')]"
+    return dict(view.run(f"{code}.map((e) => [e.children[0].innerText, e.children[1].innerText])"))
 
 
 def sight(view: Browser) -> list[float]:
-    """The first and the last label below the first curve, as numbers of transitions that are in sight."""
+    """The range of transitions that the curves show."""
     text = view.run("document.querySelector('.curves').dataset.sight")
     return [float(part) for part in text.split(" ")]
-
-
-pytestmark: list[Any] = []
-in_browser = browser.needed
 
 
 @in_browser
@@ -654,8 +655,8 @@ def test_every_transition_that_is_jumped_to_shows_its_state_and_its_data(view: B
 @in_browser
 def test_keys_step_leap_and_go_to_the_ends(view: Browser, run_dir: Path) -> None:
     show(view, written(run_dir, 1000))
-    for key, seq in [("ArrowLeft", 999), ("ArrowLeft", 998), ("ArrowRight", 999), ("Home", 1), ("ArrowLeft", 1),
-                     ("ArrowRight", 2), ("PageDown", 52), ("PageUp", 2), ("End", 1000), ("ArrowRight", 1000)]:  # fmt: skip
+    stepping = {"ArrowLeft": 999, "Home": 1, "ArrowRight": 2, "PageDown": 52, "PageUp": 2, "End": 1000}
+    for key, seq in [*stepping.items(), ("ArrowRight", 1000), ("Home", 1), ("ArrowLeft", 1)]:
         view.press(key)
         assert seq_of(view) == seq, key
     view.run("document.getElementById('slider').focus()")
@@ -694,7 +695,7 @@ def test_curves_are_zoomed_by_wheel_drag_and_keys(view: Browser, run_dir: Path) 
     show(view, written(run_dir, 2000))
     whole = sight(view)
     assert whole == [1, 2000]
-    x, y, width, height = view.box("figure canvas")
+    x, y, width, _ = view.box("figure canvas")
     left, right = x + 62, x + width - 10
     view.drag((left + (right - left) / 4, y + 50), (left + (right - left) / 2, y + 50))
     begin, end = sight(view)
@@ -719,11 +720,11 @@ def test_curves_are_zoomed_by_wheel_drag_and_keys(view: Browser, run_dir: Path) 
 
 @in_browser
 def test_the_curve_is_drawn_where_the_values_are(view: Browser, run_dir: Path) -> None:
-    """A rising curve of two values: its canvas is inked at the lower left and at the upper right, and nowhere else."""
+    """A curve of two values, first the lower one: it is drawn at the lower left and at the upper right only."""
     show(view, played(run_dir, lambda state: Played(reward=float(state.games >= 6))))
     view.wait("document.querySelector('figure canvas').width > 300")
     ink = view.run("""(() => {
-      const canvas = document.querySelector('figure canvas'), w = canvas.width, h = canvas.height, m = 62 + (w - 72) / 2;
+      const canvas = document.querySelector('figure canvas'), { width: w, height: h } = canvas, m = 62 + (w - 72) / 2;
       const { data } = canvas.getContext('2d').getImageData(0, 0, w, h);
       const inked = (i) => [10, 106, 161].every((c, k) => Math.abs(data[4 * i + k] - c) < 12);
       const at = (x0, x1, y0, y1) => {
@@ -731,7 +732,8 @@ def test_the_curve_is_drawn_where_the_values_are(view: Browser, run_dir: Path) -
         for (let y = Math.round(y0); y < y1; y++) for (let x = Math.round(x0); x < x1; x++) n += inked(y * w + x);
         return n;
       };
-      return [at(62, m - 40, 0, h / 2), at(62, m - 40, h / 2, h - 20), at(m + 40, w - 10, 0, h / 2), at(m + 40, w - 10, h / 2, h - 20)];
+      const left = [62, m - 40], right = [m + 40, w - 10], upper = [0, h / 2], lower = [h / 2, h - 20];
+      return [at(...left, ...upper), at(...left, ...lower), at(...right, ...upper), at(...right, ...lower)];
     })()""")
     upper_left, lower_left, upper_right, lower_right = ink
     assert (upper_left, lower_right) == (0, 0)
@@ -776,7 +778,8 @@ def test_two_runs_stand_side_by_side_with_the_point_where_they_part(view: Browse
     cause = diff(a, b)
     assert cause is not None
     assert cause.cause in said
-    marked = "[...document.querySelectorAll('.card')].map((c) => [...c.querySelectorAll('.differs dt')].map((e) => e.innerText))"
+    names = "[...c.querySelectorAll('.differs dt')].map((e) => e.innerText)"
+    marked = f"[...document.querySelectorAll('.card')].map((c) => {names})"
     assert view.run(marked) == [["lr"], ["lr"]]
     jump(view, 9)
     assert view.run(marked) == [[], []]
@@ -886,7 +889,7 @@ def test_numbers_are_shown_exactly(view: Browser, run_dir: Path) -> None:
     ):  # fmt: skip
         jump(view, seq)
         assert fields(view)["reward"] == text
-    assert fields(view)["moves"] == f'["{2**60 + 1}",7]'
+    assert fields(view)["moves"] == f"[{2**60 + 1}, 7]"
 
 
 @in_browser
@@ -904,7 +907,9 @@ def test_every_control_is_reached_by_tab_and_has_a_name(view: Browser, run_dir: 
     view.press(*["Tab"] * 6)
     assert view.run("document.activeElement.id") == "slider" or view.run("document.activeElement.id") == "seq"
     assert view.run("getComputedStyle(document.activeElement).outlineStyle") != "none"
-    unnamed = "[...document.querySelectorAll('button, input, [tabindex], section, canvas')].filter((e) => !(e.getAttribute('aria-label') || e.innerText || e.labels?.length)).length"
+    named = "e.getAttribute('aria-label') || e.innerText || e.labels?.length"
+    every = "[...document.querySelectorAll('button, input, [tabindex], section, canvas')]"
+    unnamed = f"{every}.filter((e) => !({named})).length"
     assert view.run(unnamed) == 0
 
 

@@ -30,6 +30,8 @@ _COLUMN, _ROW = 178, 92  # from one state to the next
 _HALF_HEIGHT = 17
 _MARGIN = 14
 _APART = 7  # half the distance of two arrows between the same states
+_AROUND = ((-1, -10), (1, 3))
+"""The corners of a text around the middle of its line: the side, and how far up or down."""
 _BENDS = (0, 36, -36, 72, -72, 110, -110, 150, -150)
 Point = tuple[float, float]
 Pair = tuple[str, str]
@@ -57,7 +59,7 @@ class Arrow:
         path: as SVG writes it.
         label: what stands on it.
         at: where.
-        tip: its last two points.
+        through: points on it, the last two at its tip.
     """
 
     source: str
@@ -65,7 +67,7 @@ class Arrow:
     path: str
     label: str
     at: Point
-    tip: tuple[Point, Point]
+    through: Sequence[Point]
 
 
 def drawing(taken: Iterable[tuple[str, str, str]], *, training: bool) -> dict[str, Any]:
@@ -80,13 +82,14 @@ def drawing(taken: Iterable[tuple[str, str, str]], *, training: bool) -> dict[st
     calm = [row for row in known if row[1] not in ("Stopped", "Failed")]
     rows = list(dict.fromkeys([*calm, *taken]))
     states = list(dict.fromkeys([*(_TRAINING if training else ()), *(s for row in rows for s in (row[0], row[2]))]))
-    nodes = _placed(states, rows, training=training)
+    nodes = _placed(states, rows)
     arrows = list(_arrows(rows, nodes))
     return _told(list(nodes.values()), arrows)
 
 
-def _placed(states: Sequence[str], rows: Sequence[tuple[str, str, str]], *, training: bool) -> dict[str, Node]:
-    cells = dict(_TRAINING) if training else _layers(states, rows)
+def _placed(states: Sequence[str], rows: Sequence[tuple[str, str, str]]) -> dict[str, Node]:
+    fixed = set(states) <= set(_TRAINING)
+    cells = {name: cell for name, cell in _TRAINING.items() if name in states} if fixed else _layers(states, rows)
     longest = max((len(_short(state)) for state in states), default=0)
     half = max(52.0, 4.0 * longest + 8)
     column = max(_COLUMN, 2 * half + 74)
@@ -141,7 +144,9 @@ def _loop(node: Node, label: str) -> Arrow:
     path = (
         f"M{start[0]:.1f},{start[1]:.1f} C{x - 10:.1f},{y - 43:.1f} {x + 36:.1f},{y - 24:.1f} {end[0]:.1f},{end[1]:.1f}"
     )
-    return Arrow(node.name, node.name, path, label, (x, y - _HALF_HEIGHT - 20), ((x + 20, y - 14), end))
+    return Arrow(
+        node.name, node.name, path, label, (x, y - _HALF_HEIGHT - 20), [(x + 24, y - 34), (x + 20, y - 14), end]
+    )
 
 
 def _arrow(source: Node, dest: Node, label: str, nodes: dict[str, Node], *, both: bool) -> Arrow:
@@ -153,12 +158,13 @@ def _arrow(source: Node, dest: Node, label: str, nodes: dict[str, Node], *, both
     others = [node for node in nodes.values() if node not in (source, dest)]
     ways = (_way(source, dest, across, aside, bend) for bend in _BENDS)
     best = min(ways, key=lambda way: sum(node.holds(point, 4) for node in others for point in way))
-    way = [point for point in best if not source.holds(point) and not dest.holds(point, 3)] or best
+    outside = [point for point in best if not source.holds(point) and not dest.holds(point, 3)]
+    way = outside if len(outside) > 1 else best
     middle = way[len(way) // 2]
     flat = abs(dy) < 1
     at = (middle[0], middle[1] + (-7 if across[1] * aside <= 0 else 13)) if flat else _beside(middle, across, aside)
     path = "M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in way)
-    return Arrow(source.name, dest.name, path, label, at, (way[-2], way[-1]) if len(way) > 1 else (way[0], way[0]))
+    return Arrow(source.name, dest.name, path, label, at, way)
 
 
 def _beside(middle: Point, across: Point, aside: float) -> Point:
@@ -179,8 +185,7 @@ def _way(source: Node, dest: Node, across: Point, aside: float, bend: float) -> 
 
 def _told(nodes: Sequence[Node], arrows: Sequence[Arrow]) -> dict[str, Any]:
     return {
-        "width": round(max((node.x + node.half for node in nodes), default=0.0) + _MARGIN),
-        "height": round(max((node.y for node in nodes), default=0.0) + _HALF_HEIGHT + _MARGIN),
+        "box": _box(nodes, arrows),
         "states": [
             {"name": node.name, "short": _short(node.name), "x": node.x, "y": node.y, "half": node.half}
             for node in nodes
@@ -193,9 +198,19 @@ def _told(nodes: Sequence[Node], arrows: Sequence[Arrow]) -> dict[str, Any]:
     }
 
 
+def _box(nodes: Sequence[Node], arrows: Sequence[Arrow]) -> list[int]:
+    """Return what must be in sight: left, top, width and height."""
+    labels = [(arrow.at[0] + side * 3 * len(arrow.label), arrow.at[1] + up) for arrow in arrows for side, up in _AROUND]
+    corners = [(node.x + side * node.half, node.y + side * _HALF_HEIGHT) for node in nodes for side in (-1, 1)]
+    points = [*labels, *corners, *(point for arrow in arrows for point in arrow.through)] or [(0.0, 0.0)]
+    left, top = (min(part) - _MARGIN for part in zip(*points, strict=True))
+    right, bottom = (max(part) + _MARGIN for part in zip(*points, strict=True))
+    return [round(left), round(top), round(right - left), round(bottom - top)]
+
+
 def _head(arrow: Arrow) -> str:
     """Return the corners of an arrow's head, as SVG writes them."""
-    (x0, y0), (x, y) = arrow.tip
+    (x0, y0), (x, y) = arrow.through[-2:]
     angle = math.atan2(y - y0, x - x0)
     corners = [(x - 8 * math.cos(angle + turn), y - 8 * math.sin(angle + turn)) for turn in (-0.42, 0.42)]
     return " ".join(f"{px:.1f},{py:.1f}" for px, py in [(x, y), *corners])

@@ -81,6 +81,8 @@ class Page {
   }
 }
 
+const MARKS = { divergence: "where runs part", error: "error", note: "note", snapshot: "snapshot", life: "incarnation" };
+
 function marksOf(run) {
   const { facts, number: whose } = run;
   const at = (kind, rows) => rows.filter((row) => row.seq !== undefined).map((row) => ({ seq: row.seq, kind, run: whose }));
@@ -283,10 +285,11 @@ function curves(page) {
   page.followers.push(follow);
   const rows = bands.map((band) => make("div", { class: "band" }, chip(band.run, many), band.element));
   const figures = plots.map((plot) => plot.figure), more = figures.slice(PANELS_OPEN);
-  const rest = more.length ? make("details", {}, make("summary", {}, `${more.length} more curves`), ...more) : null;
+  const rest = more.length ? make("details", {}, make("summary", {}, `${more.length} more curves`), make("div", { class: "figures" }, ...more)) : null;
   const left = page.runs.reduce((sum, run) => sum + run.facts.curves_left_out, 0);
   const remark = left ? make("p", { class: "remark" }, `${count(left)} values of further curves were left out.`) : null;
-  const section = make("section", { class: "curves", "aria-label": "curves" }, ...rows, shades(page), ...figures.slice(0, PANELS_OPEN), rest, remark);
+  const section = make("section", { class: "curves", "aria-label": "curves" }, ...rows, shades(page),
+    make("div", { class: "figures" }, ...figures.slice(0, PANELS_OPEN)), rest, remark);
   const tell = () => { section.dataset.sight = `${page.sight.from} ${page.sight.to}`; };
   page.sight.heard.push(tell);
   tell();
@@ -295,7 +298,9 @@ function curves(page) {
 
 function shades(page) {
   const names = page.names.filter((name) => page.runs.some((run) => run.facts.rows.some((row) => row[2] === name)));
-  return make("div", { class: "shades" }, ...names.map((name) => make("span", {}, make("i", { class: `shade-${page.shadeOf(name)}` }), recorded(name))));
+  const states = names.map((name) => make("span", {}, make("i", { class: `shade-${page.shadeOf(name)}` }), recorded(name)));
+  const kinds = Object.keys(MARKS).filter((kind) => page.marks.some((mark) => mark.kind === kind));
+  return make("div", { class: "shades" }, ...states, ...kinds.map((kind) => make("span", {}, make("i", { class: `mark mark-${kind}` }), MARKS[kind])));
 }
 
 function sections(page) {
@@ -335,7 +340,7 @@ async function open() {
   const lit = make("div", { class: "cards" }, ...cards.map((card, i) => (runs.length > 1 ? make("div", {}, chip(runs[i], true), card.element) : card.element)));
   page.followers.push(() => cards.forEach((card) => card.follow()), () => { aloud.textContent = saying(page); });
   const bars = page.last ? make("nav", { class: "bar", "aria-label": "transitions" }, bar(page)) : null;
-  document.getElementById("page").replaceChildren(header(page), ...banners(page), ...(bars ? [bars] : []), make("main", {}, lit, curves(page)), sections(page), footer(page), aloud);
+  document.getElementById("page").replaceChildren(header(page), ...banners(page), ...(bars ? [bars] : []), make("main", { class: runs.length > 1 ? "many" : null }, lit, curves(page)), sections(page), footer(page), aloud);
   document.addEventListener("keydown", (event) => heard(page, event));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => page.repaint());
   const parting = partings(facts)[0];

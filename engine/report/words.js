@@ -1,24 +1,32 @@
 // Values in words.
 
+const GROUPED = new Intl.NumberFormat("en-US");
+
 function count(value) {
-  return value.toLocaleString("en-US");
+  return GROUPED.format(value);
 }
 
 function number(value) {
   if (typeof value !== "number") return String(value);
   if (Number.isInteger(value)) return Math.abs(value) < 1e15 ? count(value) : String(value);
-  return Number.isFinite(value) ? String(Number(value.toPrecision(6))) : exact(value);
+  return exact(Number(value.toPrecision(6)));
 }
 
 // A recorded value with every digit of it.
 function exact(value) {
-  if (Number.isNaN(value)) return "nan";
-  if (value === Infinity || value === -Infinity) return value > 0 ? "inf" : "-inf";
-  if (Object.is(value, -0)) return "-0.0";
+  if (typeof value === "number") return exactNumber(value);
   if (typeof value === "string") return value === "" ? '""' : value;
-  if (value === null) return "none";
+  if (value === null || value === undefined) return "none";
   if (value === true || value === false) return value ? "yes" : "no";
-  return typeof value === "object" ? JSON.stringify(value, (_, v) => (Object.is(v, -0) ? "-0.0" : v)) : String(value);
+  if (Array.isArray(value)) return `[${value.map(exact).join(", ")}]`;
+  return `{${Object.entries(value).map(([name, part]) => `${name}: ${exact(part)}`).join(", ")}}`;
+}
+
+function exactNumber(value) {
+  if (Number.isNaN(value)) return "nan";
+  if (!Number.isFinite(value)) return value > 0 ? "inf" : "-inf";
+  if (Object.is(value, -0)) return "-0.0";
+  return value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential() : String(value);
 }
 
 function duration(seconds) {
