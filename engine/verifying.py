@@ -49,6 +49,12 @@ class Verification:
     differing: dict[str, tuple[Any, Any]]
     changed_code: Sequence[str]
 
+    @property
+    def count(self) -> str:
+        """How many transitions match, from which on."""
+        n = self.matched
+        return f"{n:,} transition{'' if n == 1 else 's'} match{'es' if n == 1 else ''}, from {self.first:,} on"
+
     def __str__(self) -> str:
         if self.divergence is not None:
             return f"{self.matched:,} transitions match, from {self.first:,} on; then they part at {self.divergence}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tachograph.engine import recording
 from tachograph.states import CallerError
 
-from ..screen import Screen
+from ..screen import Screen, exact, printable
 from ..trainers import add_trainer, built, in_a_sentence
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         screen.json({"matches": done[-1].divergence is None, "parts": [_plain(part) for part in done]}, indent=2)
     else:
         for part in done:
-            screen.line(_told(part))
+            _print(part, screen)
     return int(done[-1].divergence is not None)
 
 
@@ -93,15 +93,19 @@ def _repeat(arguments: argparse.Namespace, screen: Screen) -> int:
         screen.json(told, indent=2)
     else:
         for verification in verdict.verifications:
-            screen.line(_told(verification))
-        screen.line(f"{verdict.kind}: {verdict.text}")
+            _print(verification, screen, hint=False)
+        screen.line(f"\n{verdict.kind}: {verdict.text}")
     return int(verdict.kind != "matches")
 
 
-def _told(verification: Verification) -> str:
+def _print(verification: Verification, screen: Screen, *, hint: bool = True) -> None:
     found = verification.divergence
-    hint = f"\nnext: {found.hint}" if found is not None and found.hint else ""
-    return f"{verification}{hint}"
+    if found is None:
+        screen.line(str(verification))
+        return
+    screen.line(f"{verification.count}; then they part at transition {found.seq:,}  {found.field}, in {found.state}")
+    rows = [("recorded", exact(found.recorded)), ("found", exact(found.found)), ("cause", printable(found.cause))]
+    screen.pairs([*rows, *([("next", found.hint)] if hint else [])])
 
 
 def _plain(verification: Verification) -> dict[str, Any]:
