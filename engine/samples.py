@@ -122,9 +122,22 @@ def _record_of_batch(journal: Journal, asked: Record) -> Record:
                 return record
             if record.dest == "fetch":
                 break
+        else:
+            if first > 1 and asked.seq - _BACK <= first:
+                raise SamplesUnknown(_in_the_parent(journal, asked))
     raise SamplesUnknown(
         f"transition {asked.seq:,} ({asked.source} --{asked.event}--> {asked.dest}) is about no training batch"
         f"{_nearest(journal, asked.seq, first)}"
+    )
+
+
+def _in_the_parent(journal: Journal, asked: Record) -> str:
+    told = recording.load(journal.run_dir).get("parent")
+    parent, before = told if isinstance(told, dict) else {}, journal.beginning.seq
+    where = parent.get("run_dir") or f"the run directory of {parent.get('run')}"
+    return (
+        f"the batch of transition {asked.seq:,} was in hand when this run began, after transition {before:,} of its "
+        f"parent: `tachograph show {where} --at {before} --samples`"
     )
 
 

@@ -377,3 +377,17 @@ def test_nothing_in_the_run_directory_changes(done: Path) -> None:
     for options in ("", "--json", "--check", "--all", "--salvage", "--at 3", "--grep x", "--follow"):
         cli("show", done, *options.split())
     assert tree() == before
+
+
+def test_fingerprints_fill_no_page_and_a_fork_says_from_where_and_with_what(run_dir: Path) -> None:
+    trainer = stub(run_dir=run_dir)
+    changed = {"hyperparameters.lr": [0.1, 0.01]}
+
+    def note(heard: Any) -> None:
+        heard._recorder.side("fingerprint", at=1, batch="0" * 16)
+        heard._recorder.side("forked", run_dir="runs/a", seq=1200, changed=changed, by_hand="one batch passed over")
+
+    trainer.on("init -> epoch_begin", note)
+    trainer.run()
+    (line,) = cli("show", run_dir).section("Side records")
+    assert line.endswith("forked  from runs/a at 1,200; hyperparameters.lr 0.1 -> 0.01; one batch passed over")

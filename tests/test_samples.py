@@ -128,6 +128,26 @@ def test_a_resumed_and_an_extended_run_with_another_batch_size_is_asked_with_wha
     assert asked_of(run_dir) == first.model.seen + second.model.seen + third.model.seen
 
 
+def test_a_batch_in_hand_when_a_run_went_on_from_another_is_looked_for_in_the_parent(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    """The snapshot stands in step; what comes after it is found in the child itself."""
+    first = Run(n=11, run_dir=run_dir, batch_size=3, snapshot_every=None)
+    first.trainer.on("fetch -> step", ask_for_a_snapshot)
+    first.run()
+    snapshot = next(path for path in (run_dir / "snapshots").iterdir() if path.name.startswith("000000000005"))
+    child = Run(n=11, run_dir=tmp_path / "child", batch_size=3)
+    child.run(resume_from=snapshot)
+    with pytest.raises(SamplesUnknown, match=rf"`tachograph show {run_dir} --at 5 --samples`"):
+        samples_of(tmp_path / "child", 6)
+    assert samples_of(run_dir, 5) == child.model.seen[0]
+    assert samples_of(tmp_path / "child", 7) == child.model.seen[1]
+
+
+def ask_for_a_snapshot(trainer: Any) -> None:
+    trainer.request_snapshot()
+
+
 # -- several ranks -----------------------------------------------------------------------------------------
 
 

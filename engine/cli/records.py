@@ -114,6 +114,15 @@ def _diverged(data: Mapping[str, Any]) -> str:
     return f"{before}transition {data['at']:,} differs: {differs}"
 
 
+def _forked(data: Mapping[str, Any]) -> str:
+    changed = "".join(f"; {name} {text(a)} -> {text(b)}" for name, (a, b) in (data.get("changed") or {}).items())
+    by_hand = data.get("by_hand") or ""
+    told = [by_hand] if isinstance(by_hand, str) else by_hand
+    return f"from {printable(str(data['run_dir']))} at {data['seq']:,}{changed}" + "".join(
+        f"; {printable(str(what))}" for what in told if what
+    )
+
+
 _FACTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "opened": _opened,
     "resumed": _resumed,
@@ -124,6 +133,7 @@ _FACTS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "not_saved": lambda data: printable(data["error"]),
     "rng_not_restored": lambda data: f"snapshot {data['snapshot']}: {printable(data['reason'])}",
     "saved": lambda data: f"snapshot {data['snapshot']}{'' if data.get('exact', True) else ', inexact'}",
+    "forked": _forked,
     "noted": lambda data: printable(data["text"]),
     "sealed": lambda data: f"{data['records']:,} transitions",
     "closed": lambda data: f"{data['records']:,} transitions",

@@ -16,6 +16,8 @@ from tachograph.engine.journal import Incarnation, Journal, Record, SideRecord
 from .records import losses_of, state_of
 from .rows import Rows
 
+_ELSEWHERE = ("opened", "sealed", "fingerprint")
+
 
 @attrs.define
 class Life:
@@ -100,7 +102,8 @@ class Survey:
         last: the last live transition.
         dwells: by state, in the order they were first left.
         epochs, validations, failures: as they came.
-        facts: the side records, without what opens, seals and closes files, and without `saved`.
+        facts: the side records, without what opens, seals and closes files, and without those that come with every
+            snapshot and every so many steps: `saved` and `fingerprint`.
         saved: by name, when a snapshot was recorded.
         saves: how many were.
     """
@@ -240,7 +243,7 @@ class Survey:
             life = self.lives.get(item.incarnation)
             if life is not None:
                 life.closed = item.meta["time"]
-        elif item.kind not in ("opened", "sealed"):
+        elif item.kind not in _ELSEWHERE:
             self.facts.add(item)
 
 
