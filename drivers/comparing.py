@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,8 @@ import torch
 
 from . import storage
 
-_RUNS_OWN = ("COMMIT", "state.json", "fingerprints.json")
-"""Files that tell of the others, or of what the journal tells as well."""
+_BESIDE = ("COMMIT", "state.json", "fingerprints", "tachograph_")
+"""How files begin that tell of the others, or of what the journal tells as well, or are a callback's own."""
 
 
 @attrs.frozen
@@ -48,7 +47,7 @@ def unequal(a: Path, b: Path) -> Iterator[Unequal]:
     names = sorted({p.relative_to(d).as_posix() for d in (a, b) for p in d.rglob("*") if p.is_file()})
     for name in names:
         one, other = a / name, b / name
-        if name in _RUNS_OWN or name.startswith("tachograph_"):
+        if name.startswith(_BESIDE):
             continue
         if not (one.is_file() and other.is_file()):
             yield Unequal(name, f"only the {'first' if one.is_file() else 'second'} has this file")
@@ -58,36 +57,6 @@ def unequal(a: Path, b: Path) -> Iterator[Unequal]:
             yield from _differing(json.loads(one.read_bytes()), json.loads(other.read_bytes()), "")
         elif one.read_bytes() != other.read_bytes():
             yield Unequal(name, "its bytes differ")
-
-
-def digest(value: Any) -> str:
-    """Return 16 hex digits that two trees of containers, tensors and plain data have in common if they are equal.
-
-    What is none of these counts by its type alone.
-    """
-    told = hashlib.blake2b(digest_size=8)
-    for part in _parts(value):
-        told.update(part)
-    return told.hexdigest()
-
-
-def _parts(value: Any) -> Iterator[bytes]:
-    if isinstance(value, torch.Tensor):
-        yield f"{value.dtype} {tuple(value.shape)}".encode()
-        yield _raw(value)
-    elif hasattr(value, "tobytes") and hasattr(value, "dtype"):
-        yield f"{value.dtype} {value.shape}".encode()
-        yield value.tobytes()
-    elif isinstance(value, dict):
-        for key, held in value.items():
-            yield repr(key).encode()
-            yield from _parts(held)
-    elif isinstance(value, (list, tuple)):
-        yield str(len(value)).encode()
-        for held in value:
-            yield from _parts(held)
-    else:
-        yield repr(value).encode() if isinstance(value, storage.PLAIN) else type(value).__name__.encode()
 
 
 def _differing(a: Any, b: Any, path: str) -> Iterator[Unequal]:
@@ -147,4 +116,4 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-__all__ = ["Unequal", "digest", "unequal"]
+__all__ = ["Unequal", "unequal"]

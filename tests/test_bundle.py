@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from tachograph.drivers import storage
-from tachograph.engine import Journal, Trainer, diff
+from tachograph.engine import Fingerprints, Journal, Trainer, diff
 from tachograph.engine.bundle import BundleFault, gather, masking, pack, unpack
 from tachograph.engine.bundle.archive import MANIFEST
 from tachograph.engine.bundle.unpacking import _BLOCK
@@ -28,7 +28,7 @@ from tachograph.engine.recording import load, write_json
 from tachograph.engine.samples import samples_of
 from tachograph.engine.snapshots import catalogue, digest_of_commit
 from tachograph.states import CallerError, TachographError
-from tests.jobs.builders import sound
+from tests.jobs.builders import Net, points, sound, trainer
 from tests.test_cli_ranks import Run
 from tests.test_cli_support import cli
 from tests.test_journal_support import run as transitions
@@ -231,6 +231,38 @@ def test_the_sample_ids_are_in_it_and_the_batches_if_asked_for(demo: Path, tmp_p
     assert [path.name for path in sorted((away / "batches").iterdir())] == [f"{seq:012d}.pt" for seq in fetched]
 
 
+def test_batches_whose_values_were_changed_are_found_where_the_run_has_fingerprints(tmp_path: Path) -> None:
+    def build(data: Any = None, **settings: Any) -> Trainer:
+        return trainer(settings, callbacks=Fingerprints(every=1), accumulation_steps=1, data=data)
+
+    build(run_dir=tmp_path / "run", n_batches=6).run()
+    pack(tmp_path / "run", 8, tmp_path / "b.zip", trainer=build())
+    changed = points(24)
+    changed.tensors[0].add_(1)
+    with pytest.raises(CallerError, match="has the run's sample ids, and other values than it had"):
+        pack(tmp_path / "run", 8, tmp_path / "c.zip", trainer=build(changed))
+
+
+def test_batches_of_zeros_are_no_bomb(tmp_path: Path) -> None:
+    from torch.utils.data import TensorDataset
+
+    zeros = TensorDataset(torch.zeros(24, 40_000), torch.zeros(24, 1))
+
+    def build(**settings: Any) -> Trainer:
+        return trainer(settings, net=lambda: Wide(40_000), data=zeros)
+
+    build(run_dir=tmp_path / "run", n_batches=4).run(num_eval_sanity_batch=0)
+    pack(tmp_path / "run", 5, tmp_path / "b.zip", trainer=build(), snapshot=False)
+    away = unpack(tmp_path / "b.zip", tmp_path / "away").run_dir
+    assert len(list((away / "batches").iterdir())) == 4
+
+
+class Wide(Net):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(width, 1)
+
+
 def test_a_trainer_with_other_data_makes_no_batches(demo: Path, tmp_path: Path) -> None:
     from torch.utils.data import DataLoader
 
@@ -417,7 +449,7 @@ def refused(path: Path, tmp_path: Path) -> str:
     """Unpack from the command line; return the one sentence, and see to it that nothing is left."""
     folder = tmp_path / "into"
     folder.mkdir()
-    said = cli("unpack", path, "-o", folder / "run")
+    said = cli("unpack", path, "-o", folder / "deep" / "run")
     assert said.status == 2
     assert said.err.startswith("tachograph: ")
     assert said.err.count("\n") == 1

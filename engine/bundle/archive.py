@@ -1,4 +1,4 @@
-"""The file: a zip with a manifest, the same bytes for the same run on every machine.
+"""The file: a zip with a manifest, the same bytes for the same part of a run.
 
 Entries have no time and no owner. `bundle.json`, the last of them, names every other with its size and its digest, so a
 flipped bit is found.
@@ -13,7 +13,7 @@ import os
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..snapshots import digest_of_commit
 
@@ -43,7 +43,7 @@ class Archive:
         Args:
             name: its way in the bundle.
             blocks: its bytes.
-            packed: compress it; weights hardly become smaller.
+                packed: compress it. Weights hardly become smaller; and what is all zeros would look like a bomb.
         """
         digest, size = hashlib.blake2b(digest_size=16), 0
         with self._zip.open(_entry(name, packed), "w", force_zip64=True) as file:
@@ -78,8 +78,13 @@ def _entry(name: str, packed: bool) -> zipfile.ZipInfo:
 def blocks_of(path: Path) -> Iterator[bytes]:
     """Read a file in blocks."""
     with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            yield block
+        yield from blocks_in(file)
+
+
+def blocks_in(file: IO[bytes]) -> Iterator[bytes]:
+    """Read an open file in blocks."""
+    while block := file.read(_BLOCK):
+        yield block
 
 
 @contextlib.contextmanager

@@ -1,4 +1,7 @@
-"""The batches of a run, read again by its trainer's loader: tensors and plain data, proven by their sample ids."""
+"""The batches of a run, read again by its trainer's loader: tensors and plain data, proven by what the journal has.
+
+That is the hash of their sample ids; and of those batches that a `Fingerprints` callback has looked at, what they held.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +59,7 @@ def _read(contents: Contents, trainer: Trainer) -> Iterator[tuple[Record, Any, A
     trainer._prepare(fresh=False)
     try:
         at: tuple[int, int] | None = None
+        looked_at = _fingerprints(contents, journal)
         for record in fetched(contents, 0):
             state = record.state
             place = state.cur_epoch_idx, state.batch_idx_in_epoch
@@ -67,7 +71,18 @@ def _read(contents: Contents, trainer: Trainer) -> Iterator[tuple[Record, Any, A
                     f"the loader of this trainer makes another batch than the one of transition {record.seq:,}: "
                     "its data isn't the run's"
                 )
+            if looked_at.get(record.seq + 1) not in (None, driver.fingerprint_of(data)):
+                raise CallerError(
+                    f"the batch of transition {record.seq:,} has the run's sample ids, and other values than it had: "
+                    "the data was changed, or doesn't follow from seed, epoch and sample alone"
+                )
             yield record, driver.batch_ids, data
             at = place[0], place[1] + 1
     finally:
         driver.close()
+
+
+def _fingerprints(contents: Contents, journal: Journal) -> dict[int, str | None]:
+    """Return the fingerprints of batches, by the transitions that trained on them."""
+    held = (side.data for side in journal.sides("fingerprint") if contents.asked <= side.seq <= contents.last)
+    return {told["at"]: told.get("batch") for told in held}

@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from tachograph.states import CallerError
+from tachograph.states import CallerError, TrainerState
 
 from .. import recording
 from ..journal import Journal, Record
@@ -21,12 +21,11 @@ from ..journal.notes import NOTES, read_notes
 from ..journal.segments import ranks_of
 from ..snapshots import Snapshot, catalogue, digest_of_commit, place_in
 from . import masking
-from .archive import blocks_of
+from .archive import blocks_in, blocks_of
 from .window import Window
 
 BEFORE, AFTER = 100, 20
 """Transitions before and after the one that a bundle is made around, where nothing else is asked for."""
-_BLOCK = 1 << 20
 _VARIABLES = (
     *("PYTHONHASHSEED", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG"),
     *("CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "KMP_AFFINITY"),
@@ -155,7 +154,7 @@ def fetched(contents: Contents, rank: int, near: float = math.inf) -> Iterator[R
     for record in Journal(contents.run_dir, rank=rank).since(int(first)):
         if record.seq > last:
             return
-        if record.event == "Fetched":
+        if record.event == "Fetched" and record.header.state == TrainerState.__name__:
             yield record
 
 
@@ -220,7 +219,7 @@ def _text_of(path: Path) -> Iterator[bytes]:
             for entry in archive.infolist():
                 if "/data/" not in entry.filename:
                     with archive.open(entry) as part:
-                        yield from iter(lambda held=part: held.read(_BLOCK), b"")
+                        yield from blocks_in(part)
         return
     yield from blocks_of(path)
 

@@ -145,7 +145,7 @@ def _write(archive: Archive, contents: Contents, trainer: Any) -> str:
     if trainer is not None:
         with tempfile.TemporaryDirectory(prefix="tachograph-batches-") as folder:
             for path in batches.write(contents, trainer, Path(folder)):
-                archive.add(f"batches/{path.name}", blocks_of(path))
+                archive.add(f"batches/{path.name}", blocks_of(path), packed=False)
                 path.unlink()
     archive.close(_manifest(contents, unknown))
     return unknown

@@ -6,6 +6,7 @@ snapshot). Nothing in it is unpickled; the snapshot is read later, by `torch.loa
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -164,9 +165,10 @@ def _write(
     source: Path, archive: zipfile.ZipFile, entries: dict[str, zipfile.ZipInfo], manifest: dict[str, Any], target: Path
 ) -> None:
     temporary = target.absolute().with_name(f".{target.absolute().name}.unpacking-{os.getpid()}")
+    missing = [folder for folder in temporary.parents if not folder.exists()]
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
     try:
+        temporary.mkdir(parents=True)
         for name, entry in entries.items():
             _extract(source, archive, entry, temporary / name, *manifest["files"][name])
         _check(source, temporary, manifest)
@@ -175,6 +177,9 @@ def _write(
         os.replace(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
         raise
 
 

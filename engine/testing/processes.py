@@ -63,15 +63,18 @@ def go(
     """
     job = {"build": build, "steps": steps, "run": dict(arguments), "run_dir": str(run_dir), "seed": number}
     environment = {**os.environ, "PYTHONHASHSEED": str(number), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    ended = subprocess.run(
-        [sys.executable, "-c", "from tachograph.engine.testing.processes import child; child()"],
-        input=json.dumps({**job, "resume": resume, "kill_at": kill_at}),
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=_PATIENCE,
-        check=False,
-    )
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", "from tachograph.engine.testing.processes import child; child()"],
+            input=json.dumps({**job, "resume": resume, "kill_at": kill_at}),
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AssertionError(f"a process that ran build() hasn't ended within {_PATIENCE} seconds") from error
     wanted = 0 if kill_at is None else -signal.SIGKILL
     if ended.returncode != wanted:
         said = "\n".join(ended.stderr.splitlines()[-30:])

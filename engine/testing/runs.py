@@ -118,7 +118,7 @@ class Lived:
 
     Attributes:
         run_dir: the run directory.
-        batches: by transition, the digest of the batch that was trained on after it.
+        batches: by transition, the fingerprint of the batch that was trained on after it.
     """
 
     run_dir: Path
@@ -141,8 +141,8 @@ class Lived:
         """Read what a run has left."""
         beside, batches = _beside(run_dir), {}
         for line in beside.read_text().splitlines() if beside.is_file() else ():
-            seq, _, digest = line.partition(" ")
-            batches[int(seq)] = digest
+            seq, _, told = line.partition(" ")
+            batches[int(seq)] = told
         return cls(run_dir, batches)
 
 
@@ -223,15 +223,13 @@ def _snapshot_after(trainer: Trainer, seqs: Collection[int]) -> None:
 
 def _keep_batches(trainer: Trainer, run_dir: Path) -> None:
     """Write down what the batches hold, one line each; a resumed run adds to what its predecessor wrote."""
-    from tachograph.drivers.comparing import digest
-
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     path = _beside(run_dir)
     path.touch()
 
     def keep(trainer: Any, batch: Any, indices: Any = None) -> None:
         with path.open("a") as file:
-            file.write(f"{trainer.trainer_state.seq} {digest(batch)}\n")
+            file.write(f"{trainer.trainer_state.seq} {trainer.driver.fingerprint_of(batch)}\n")
 
     trainer.on("on_train_batch_begin", keep, priority=-1)
 

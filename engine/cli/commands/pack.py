@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from tachograph.states import CallerError
 from ..screen import Screen, printable, size
 
 if TYPE_CHECKING:
-    from tachograph.engine.bundle import Packed
+    from tachograph.engine.bundle import Contents, Packed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     how |= {"snapshot": not arguments.without_snapshot, "keep_secrets": arguments.keep_secrets}
     contents = gather(arguments.run, arguments.around, **how)
     screen = Screen()
+    _print_choice(contents, screen)
     _print(listed(contents, arguments.output), screen, arguments.batches)
     if arguments.list:
         return 0
@@ -55,9 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _print_choice(contents: Contents, screen: Screen) -> None:
+    around = f"around {contents.around:,}: transitions {contents.first:,} to {contents.last:,}"
+    screen.line(around if contents.snapshot else f"{around}, and no snapshot")
+    sys.stdout.flush()  # sample ids take a while: torch is imported
+
+
 def _print(packed: Packed, screen: Screen, batches: bool) -> None:
-    around = f"around {packed.around:,}: transitions {packed.first:,} to {packed.last:,}"
-    screen.line(around if packed.snapshot else f"{around}, and no snapshot")
     width = max(map(len, packed.files))
     for name, amount in packed.files.items():
         screen.line(f"  {printable(name):<{width}}  {size(amount):>8}")

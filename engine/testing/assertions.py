@@ -1,0 +1,220 @@
+"""The two assertions: runs are made in a folder, held against each other, and the first difference is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tachograph.states import CallerError
+
+if TYPE_CHECKING:
+    from .places import Cut
+    from .runs import Job, Lived
+
+_KILLS = 3
+
+
+def assert_deterministic(
+    build: Callable[..., Any],
+    steps: int | None = 20,
+    *,
+    runs: int = 2,
+    processes: bool = False,
+    run: Mapping[str, Any] | None = None,
+    ignore: Sequence[str] = (),
+    folder: str | Path | None = None,
+) -> None:
+    """Assert that equal trainers make equal runs: the same records, and the same bits at the end.
+
+    Args:
+        build: returns a new `Trainer`, with a model, an optimizer and data of its own. It may take `run_dir` and
+            `n_batches`; where it doesn't, they are set on the trainer.
+        steps: batches of each run; None: as many as the trainer's own limits say.
+        runs: how many to compare, >= 2.
+        processes: each in a process of its own, with another PYTHONHASHSEED; `build` is at the top of a module then.
+        run: arguments of `Trainer.run`, such as `{"num_eval_sanity_batch": 0}`.
+        ignore: patterns of entries of a snapshot that may differ, such as "extra/listeners/callbacks/Clock/*".
+        folder: where a folder for the runs is made, which goes with a success and stays with a failure; None: among
+            the temporary files.
+
+    Raises:
+        AssertionError: two runs differ; it says from which transition on, in what, why, and what to try.
+        CallerError: `build` can't be used.
+    """
+    __tracebackhide__ = True
+    from .findings import paragraphs, parting
+
+    if runs < 2:
+        raise CallerError(f"runs must be >= 2, not {runs}")
+    with _folder(folder) as place:
+        go = _goer(build, steps, run, processes)
+        first = go(place / "run-1", 1)
+        for number in range(2, runs + 1):
+            found = parting(first, go(place / f"run-{number}", number), ignore)
+            if found is not None:
+                head = f"two runs of {_called(build)} aren't equal: {found.said}"
+                raise AssertionError(paragraphs(head, found))
+
+
+def assert_resumes_exactly(
+    build: Callable[..., Any],
+    steps: int | None = 20,
+    *,
+    at: int | Collection[int] | None = None,
+    kill: bool = False,
+    run: Mapping[str, Any] | None = None,
+    ignore: Sequence[str] = (),
+    folder: str | Path | None = None,
+) -> list[Cut]:
+    """Assert that a run that is cut and gone on with ends as one that nothing happened to: same records, same bits.
+
+    Give enough steps that the run validates, and begins a second epoch. Without `kill`, a cut is a copy of the run
+    directory as a kill leaves it there, and everything is built anew in this process; a value that survives in this
+    process (a module's global) is found with `kill=True` only.
+
+    Args:
+        build: as in `assert_deterministic`.
+        steps: batches of each run; None: as many as the trainer's own limits say.
+        at: transitions to cut after; None: one of every kind that the run has: in every state, before and after a
+            validation, between two epochs, with an open accumulation window.
+        kill: have processes killed by SIGKILL and gone on with in new ones, 3 times where `at` says nothing.
+        run: arguments of `Trainer.run`.
+        ignore: patterns of entries of a snapshot that may differ.
+        folder: where a folder for the runs is made, which goes with a success and stays with a failure; None: among
+            the temporary files.
+
+    Returns:
+        Where the run was cut.
+
+    Raises:
+        AssertionError: a resumed run differs; it names the cut, the first transition that differs, and what wasn't
+            restored.
+        CallerError: `build` can't be used, or the run has no such transition.
+    """
+    __tracebackhide__ = True
+    from . import findings, places
+
+    with _folder(folder) as place:
+        go = _goer(build, steps, run, kill)
+        straight = go(place / "straight", 1)
+        cuts = places.cuts_of(list(straight.journal), at, _KILLS if kill else None)
+        if not cuts:
+            raise CallerError("the run has no transition that it could be cut after: give it more steps")
+        failure = _killed(go, cuts, straight, place, ignore) if kill else None
+        if not kill:
+            job = _job(build, steps, run)
+            failure = _photographed(job, cuts, straight, place, ignore)
+        if failure is not None:
+            head, found = failure
+            raise AssertionError(findings.paragraphs(head.format(_called(build)), found))
+    return cuts
+
+
+def _photographed(job: Job, cuts: Sequence[Cut], straight: Lived, place: Path, ignore: Sequence[str]) -> Any:
+    """Cut one run at all points, go on from each, and return (headline, parting) of the first that ends otherwise."""
+    from tachograph.drivers import generators
+
+    from . import findings, runs
+
+    with generators.forked():
+        again = runs.photograph(job, place / "again", 2, [cut.seq for cut in cuts], place / "cuts")
+        found = findings.parting(straight, again, ignore)
+        if found is not None:
+            return f"two runs of {{}} that nothing happened to aren't equal: {found.said}", found
+        for cut in cuts:
+            run_dir = place / "cuts" / str(cut.seq)
+            census = run_dir.with_name(f"{cut.seq}.resumed.json")
+            resumed = runs.go(job, run_dir, 3, resume=True, census_to=census)
+            found = findings.parting(straight, resumed, ignore)
+            if found is not None:
+                then, now = (json.loads(path.read_text()) for path in (runs.census_of(run_dir), census))
+                return _cut_said(cut, found), _explained(found, then, now)
+            shutil.rmtree(run_dir)
+    return None
+
+
+def _killed(go: Any, cuts: Sequence[Cut], straight: Lived, place: Path, ignore: Sequence[str]) -> Any:
+    """Kill one run at each point, one life after the other, and return (headline, parting) if it ends otherwise."""
+    from . import findings
+
+    run_dir = place / "killed"
+    for number, cut in enumerate(cuts):
+        go(run_dir, 2 + number, resume=number > 0, kill_at=cut.seq)
+    found = findings.parting(straight, go(run_dir, 2 + len(cuts), resume=True), ignore)
+    if found is None:
+        return None
+    before = [cut for cut in cuts if found.seq is None or cut.seq < found.seq]
+    return (_cut_said(before[-1], found), found) if before else (f"a run of {{}} isn't equal: {found.said}", found)
+
+
+def _cut_said(cut: Cut, found: Any) -> str:
+    return f"a run of {{}} that is cut after {cut} doesn't end as the straight one does: {found.said}"
+
+
+def _explained(found: Any, then: Mapping[str, str], now: Mapping[str, str]) -> Any:
+    """Put what wasn't restored before the other causes."""
+    import attrs
+
+    from .census import lost
+
+    missing = lost(then, now)
+    if not missing:
+        return attrs.evolve(
+            found,
+            causes=[*found.causes, "nothing that model, data and callbacks keep in plain attributes explains it"],
+            tries=["look for memory outside of them: a module's global, a file, a service, a library's cache"],
+        )
+    causes = [f"it isn't in the snapshot: {value}" for value in missing[:6]]
+    return attrs.evolve(found, causes=[*causes, *found.causes], tries=list(dict.fromkeys(v.way for v in missing[:6])))
+
+
+def _job(build: Any, steps: int | None, run: Mapping[str, Any] | None) -> Job:
+    from .runs import Job
+
+    if not callable(build):
+        raise CallerError(f"build must be a function that returns a Trainer, not {type(build).__name__}")
+    if steps is not None and (type(steps) is not int or steps < 1):
+        raise CallerError(f"steps must be a number of batches >= 1, or None, not {steps!r}")
+    return Job(build, steps, dict(run or {}))
+
+
+def _goer(build: Any, steps: int | None, run: Mapping[str, Any] | None, processes: bool) -> Any:
+    """Return `go(run_dir, number, ...)`, which runs here or in a process of its own."""
+    from . import runs
+
+    job = _job(build, steps, run)
+    if processes:
+        from . import processes as others
+
+        name = others.name_of(build)
+        return lambda run_dir, number, **how: others.go(name, steps, job.run, run_dir, number, **how)
+
+    def go(run_dir: Path, number: int, **how: Any) -> Lived:
+        from tachograph.drivers import generators
+
+        with generators.forked():
+            return runs.go(job, run_dir, number, **how)
+
+    return go
+
+
+@contextmanager
+def _folder(given: str | Path | None) -> Iterator[Path]:
+    """Make a folder for runs, in the one that was given. It goes if all is well, since nobody looks into it then."""
+    if given is not None:
+        Path(given).mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(prefix="tachograph-", dir=given))
+    yield place
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _called(build: Any) -> str:
+    return f"{getattr(build, '__name__', type(build).__name__)}()"
+
+
+__all__ = ["assert_deterministic", "assert_resumes_exactly"]
