@@ -203,8 +203,7 @@ def _check_snapshot(snapshot: Snapshot) -> None:
         CallerError: a file of it has one.
     """
     for name in snapshot.files:
-        with open(snapshot.path / name, "rb") as file:
-            what = masking.secrets_in_blocks(iter(lambda: file.read(_BLOCK), b""))  # used up here
+        what = masking.secrets_in_blocks(_text_of(snapshot.path / name))
         if what:
             raise CallerError(
                 f"{snapshot.path / name} holds what looks like {what}: trainer.state and what callbacks remember are "
