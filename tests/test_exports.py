@@ -14,6 +14,7 @@ import sys
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,16 @@ def test_a_database_holds_every_record(
     assert "USING INDEX transitions_by_event" in plan[0]["detail"]
     assert db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     db.close()
+
+
+def test_a_database_holds_the_notes_that_stand(tmp_path: Path) -> None:
+    trained(tmp_path / "run").run()
+    for arguments in ((4, "here the loss jumps"), (6, "größer")):
+        assert tachograph("note", tmp_path / "run", *arguments).returncode == 0
+    export(tmp_path / "run", "sqlite", tmp_path / "run.db")
+    with closing(sqlite3.connect(tmp_path / "run.db")) as db:
+        rows = db.execute("SELECT seq, text FROM notes").fetchall()
+    assert rows == [(4, "here the loss jumps"), (6, "größer")]
 
 
 def test_a_query_finds_the_step_that_made_nan(run_dir: Path, tmp_path: Path) -> None:

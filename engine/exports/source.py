@@ -25,6 +25,7 @@ class Source:
     Attributes:
         about: its `run.json`.
         ranks: the ranks that are exported.
+        notes: what people noted at transitions, and didn't take back.
         damage: what the last reading that went to the end passed over.
 
     Raises:
@@ -35,6 +36,7 @@ class Source:
         self.about: dict[str, Any] = recording.load(Path(run_dir))
         self._journal = Journal(run_dir, rank=rank, history="all" if every_life else "live", salvage=salvage)
         self.ranks = list(self._journal.ranks)
+        self.notes = self._journal.notes()
         self.damage: list[Damage] = []
 
     def items(self) -> Iterator[Record | SideRecord]:

@@ -1,4 +1,4 @@
-"""SQLite: a database with the tables `transitions`, `sides` and `run`.
+"""SQLite: a database with the tables `transitions`, `sides`, `notes` and `run`.
 
 What every run has is a column. Events' data and states are columns of JSON, which SQLite reads by itself
 (`json_extract(data, '$.loss')`), with NaN and infinities as "nan", "inf" and "-inf", as in the journal.
@@ -19,6 +19,7 @@ from .source import Source, state_of
 
 _SCHEMA = """
 CREATE TABLE run (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE notes (seq INTEGER NOT NULL, text TEXT NOT NULL, time REAL NOT NULL);
 CREATE TABLE transitions (
     rank INTEGER NOT NULL, incarnation INTEGER NOT NULL, seq INTEGER NOT NULL,
     "from" TEXT NOT NULL, event TEXT NOT NULL, "to" TEXT NOT NULL,
@@ -52,6 +53,7 @@ def write(source: Source, path: Path) -> int:
             db.execute(statement)
         about = ((name, _json(value)) for name, value in source.about.items())
         db.executemany("INSERT INTO run VALUES (?, ?)", about)
+        db.executemany("INSERT INTO notes VALUES (?, ?, ?)", ((n.seq, n.text, n.time) for n in source.notes))
         items = source.items()
         while some := list(islice(items, _AT_ONCE)):
             rows = [_transition(item) for item in some if isinstance(item, Record)]
