@@ -157,13 +157,25 @@ _IN_DATA = {
 
 
 def _told(kind: str, known: Known) -> Told:
-    """Go through the causes in their order; what was found out about a resume is added to a cause that isn't it."""
-    for look in (_of_settings, _of_unrestored, _of_code, _of_environment, _of_resume):
-        told = look(kind, known)
-        if told is not None:
-            return told
+    """Go through the causes in their order; what was found out about a resume is added to one that is only possible."""
+    certain = _of_settings(kind, known) or _of_unrestored(kind, known)
+    if certain is not None:
+        return certain
+    possible, resumed = _of_code(kind, known) or _of_environment(kind, known), _of_resume(kind, known)
+    if possible is not None and resumed is not None:
+        return f"{possible[0]}; but {resumed[0]}", possible[1]
+    if possible is not None or resumed is not None:
+        return possible or resumed  # type: ignore[return-value]
     cause, hint = _OF_KIND.get(kind, _of_other)(known)
-    return "; ".join(filter(None, (cause, _tensors(known), _agreed(known), _resumed_earlier(known)))), hint
+    more = _tensors(known), _agreed(known), _resumed_earlier(known), _machines(kind, known)
+    return "; ".join(filter(None, (cause, *more))), hint
+
+
+def _machines(kind: str, known: Known) -> str:
+    """Name two machines that are alike as far as is known: that alone makes no other bits."""
+    if kind not in COMPUTED or "host" not in known.environment:
+        return ""
+    return "they ran on two machines, {} and {}".format(*known.environment["host"])
 
 
 def _tensors(known: Known) -> str:
@@ -236,8 +248,8 @@ def _of_code(kind: str, known: Known) -> Told | None:
         return None
     first, more = known.code[0], len(known.code) - 1
     files = f"{first} and {more} more file{'s' if more > 1 else ''}" if more else first
-    also = _able(known.environment, kind)
-    also_told = f"; {_another(also, known)}" if also else ""
+    also = _of_environment(kind, known)
+    also_told = f"; {also[0]}" if also else ""
     return (
         f"{files} {'are' if more else 'is'}n't the same in {known.names[0]} and {known.names[1]}{also_told}",
         _VERIFY_A,
@@ -246,7 +258,7 @@ def _of_code(kind: str, known: Known) -> Told | None:
 
 def _of_environment(kind: str, known: Known) -> Told | None:
     able = _able(known.environment, kind)
-    return (_another(able, known), _VERIFY_A) if able else None
+    return (_another(able, known), _VERIFY_A) if able.keys() - {"host"} else None
 
 
 def _another(pairs: Pairs, known: Known) -> str:

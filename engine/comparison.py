@@ -205,7 +205,8 @@ def _parted(found: _Rank, run_a: str, run_b: str) -> Comparison:
         known = attrs.evolve(known, tensors=snapshots[2])
     if kind in COMPUTED and bits.agree and "parameters" not in known.before:
         known = attrs.evolve(known, since=bits.agree)
-    told = divergence if divergence.cause else explained(divergence, known)
+    told = explained(divergence, known)
+    told = attrs.evolve(told, cause=divergence.cause or told.cause)
     return Comparison(
         outcome="parted",
         divergence=told,

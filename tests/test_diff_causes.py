@@ -15,6 +15,8 @@ from tachograph.engine.comparison import compare
 from tachograph.engine.diff import Divergence, diff
 from tests.jobs import diff_job as job
 from tests.jobs.diff_job import ORDER, fetched, once, stepped, stopped_at, train
+from tests.test_journal_ranks import STEPS, at, life, ranks, with_loss
+from tests.test_journal_support import run
 from tests.toys import Run
 
 MOMENTS = "its optimizer's state (moments, step counts) wasn't restored"
@@ -512,6 +514,24 @@ def test_a_re_executed_run_is_explained_with_the_run_s_directory_in_the_command(
     assert told.hint == "tachograph verify runs/a --trainer module:function --start 42 --stop 42 --repeat 3"
 
 
+def test_another_machine_alone_is_mentioned_and_not_blamed() -> None:
+    found = Divergence(42, "data.loss", 0.25, 0.5, "")
+    told = explained(found, Known(environment={"host": ("node-1", "node-2")}, agree=["ids", "rng"]))
+    assert told.cause.startswith("samples and generators agree")
+    assert told.cause.endswith("; they ran on two machines, node-1 and node-2")
+    differing = {"host": ("node-1", "node-2"), "cpu": ("old", "new")}
+    told = explained(found, Known(environment=differing))
+    assert told.cause.startswith("another processor (old in the first run, new in the second)")
+
+
+def test_a_resume_that_may_be_the_cause_is_told_beside_another_environment() -> None:
+    found = Divergence(42, "data.rng", 1, 2, "")
+    resume = Resume(of=1, at=40, steps=0, updates=0)
+    told = explained(found, Known(environment={"torch": ("1", "2")}, resume=resume))
+    assert told.cause.startswith("another version of torch (1 in the first run, 2 in the second)")
+    assert "; but the second was resumed at 40, and its generators don't go on where they were" in told.cause
+
+
 # -- runs that belong together -----------------------------------------------------------------------------
 
 
@@ -566,3 +586,22 @@ def test_what_a_fork_says_was_done_by_hand_is_quoted(straight: Path, tmp_path: P
     seq, field, cause, _ = told(*forks)
     assert (seq, field) == (stepped(11), "data.lr")
     assert diff(straight, forks[1]) is None
+
+
+# -- the search --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seal", [None, 5])
+def test_the_first_transition_that_differs_is_found_wherever_it_is(seal: int | None, tmp_path: Path) -> None:
+    """R38: in any file of a journal, compressed ones included, and whichever side was resumed before it."""
+    settings: dict[str, Any] = {"seal_records": seal} if seal else {}
+    a = ranks(tmp_path / "a", 40, **settings)
+    assert (len(list(a.glob("journal/rank-0/*.jsonl*"))) > 1) == (seal is not None)
+    for seq in STEPS:
+        b, c = tmp_path / f"b{seq}", tmp_path / f"c{seq}"
+        other = with_loss(run(40), seq, 77.0)
+        life(b, 0, other, **settings)
+        life(c, 0, other[:seq], **settings)
+        life(c, 0, other[max(seq - 3, 1) :], 1, at(c, 0, max(seq - 3, 1)), **settings)
+        assert [(found.seq, found.field) for found in (diff(a, b), diff(c, a)) if found] == [(seq, "data.loss")] * 2
+        assert diff(b, c) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,12 +41,15 @@ def run(arguments: argparse.Namespace) -> int:
     a, b = str(arguments.a), str(arguments.b)
     for path in (arguments.a, arguments.b):
         recording.load(path)
+    screen = Screen()
+    if not arguments.json:
+        screen.line(f"Comparing {printable(a)} and {printable(b)}")
+        sys.stdout.flush()  # what comes next may take a while: the journals of long runs are searched
     from tachograph.engine.comparison import compare
 
     found = _naming_the_way(lambda: compare(a, b, rank=arguments.rank))
     if found.outcome == "apart":
         raise CallerError(_apart(found, a, b))
-    screen = Screen()
     if arguments.json:
         screen.json(_as_data(found, a, b), indent=2)
     else:
