@@ -9,7 +9,9 @@ import contextlib
 import doctest
 import importlib
 import io
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,8 +34,8 @@ PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.
 BLOCK = re.compile(r"(?:^<!-- (?P<note>[^\n]*) -->\n+)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 GENERATED = re.compile(r"(<!-- generated: ([^\n]*) -->\n)(.*?)(<!-- end of generated -->)", re.S)
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
-VARYING = re.compile(r"\b[0-9a-f]{16}\b|\b\d+\.\d+(e-?\d+)?\b")
-"""What differs from machine to machine in what a block prints: chains and fractions."""
+VARYING = re.compile(r"\b[0-9a-f]{16}\b|\b\d+\.\d+(e-?\d+)?\b|\b[0-9a-f]{8}\b|\b\d+-\d+-\d+ \d+:\d+:\d+|\b[0-9,]+ kB")
+"""What differs from machine to machine in what a block prints: chains, hashes, fractions, times and sizes."""
 
 
 def name_of(path: Path) -> str:
@@ -55,7 +57,8 @@ class Block:
         line: the line of the page that it begins in, from 0.
         language: what stands behind its fence.
         note: the comment above it. "not run: reason"; "file: name": it is put into that file; "printed": what the block
-            before it prints.
+            before it prints; "typed": commands after "$ ", which are run, and what they print; "..." stands for lines
+            that are left out.
         text: what is in it.
     """
 
@@ -76,6 +79,26 @@ def blocks_of(page: Path) -> list[Block]:
         Block(page, text.count("\n", 0, m.start("text")), m["language"], m["note"] or "", m["text"])
         for m in BLOCK.finditer(text)
     ]
+
+
+def type_in(block: Block) -> None:
+    """Run a block's commands in a shell, as a reader does, and hold what they print against what stands there."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for command in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
+        lines = command.splitlines()
+        typed = [lines.pop(0)]
+        while typed[-1].endswith("\\") or "\n".join(typed).count('"') % 2:
+            typed.append(lines.pop(0))
+        ran = subprocess.run(
+            "\n".join(typed), shell=True, capture_output=True, text=True, check=False, timeout=300,
+            env={**os.environ, "PATH": path, "COLUMNS": "120"},
+        )  # fmt: skip
+        said = VARYING.sub("#", ran.stdout + ran.stderr)
+        shown = [
+            ".*" if line == "..." else re.escape(line) + "\n"
+            for line in VARYING.sub("#", "\n".join(lines)).splitlines()
+        ]
+        assert re.fullmatch("".join(shown), said, re.S), f"{block.page}:{block.line}: $ {typed[0]}\n{said}"
 
 
 PYTHON = [block for page in PAGES for block in blocks_of(page) if block.language == "python"]
@@ -101,6 +124,8 @@ def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Modul
 def test_the_code_of_a_page_runs_and_prints_what_the_page_shows(page: Path, namespace: ModuleType) -> None:
     printed = io.StringIO()
     for block in blocks_of(page):
+        if block.note == "typed":
+            type_in(block)
         if block.note == "printed":
             assert VARYING.sub("#", printed.getvalue()) == VARYING.sub("#", block.text), f"{page}:{block.line}"
         if block.language != "python" or block.about("not run"):
