@@ -308,3 +308,13 @@ def test_the_help_names_both_runs() -> None:
     said = cli("diff", "--help")
     assert said.status == 0
     assert {"A", "B", "--rank", "--json"} <= set(said.out.replace("[", " ").replace("]", " ").split())
+
+
+def test_what_differs_at_the_transition_is_printed_causes_first(tmp_path: Path) -> None:
+    """R38."""
+    b = train(tmp_path / "b", plant=job.altered(7), snapshot_every=4)
+    said = cli("diff", "a", b)
+    names = [line.split()[0] for line in said.lines[4 : said.lines.index("", 4)]]
+    assert names[0] == "fingerprint.batch"
+    loss, gradients = names.index("data.loss"), names.index("fingerprint.gradients")
+    assert loss < gradients < names.index("fingerprint.optimizers")

@@ -138,7 +138,9 @@ def _print_side_by_side(found: Comparison, a: str, b: str, screen: Screen) -> No
 
 
 def _fields(found: Comparison) -> dict[str, tuple[Any, Any]]:
-    """Return what differs at the transition, field by field; the one that the divergence names comes first."""
+    """Return what differs at the transition, field by field, causes first, which is what the divergence names."""
+    from tachograph.engine.causes import ORDER, kind_of
+
     from ..records import as_data
 
     divergence = found.divergence
@@ -151,7 +153,9 @@ def _fields(found: Comparison) -> dict[str, tuple[Any, Any]]:
     for name in {**one, **other}:
         if name.split(".")[0] in ("from", "event", "to", "data", "state") and one.get(name) != other.get(name):
             told.setdefault(name, (one.get(name), other.get(name)))
-    return told
+    places = {kind: place for place, kind in enumerate(ORDER)}
+    ordered = sorted(told, key=lambda name: (name != divergence.field, places.get(kind_of(name), len(ORDER))))
+    return {name: told[name] for name in ordered}
 
 
 def _leaves(value: Mapping[str, Any], path: str = "") -> dict[str, Any]:
