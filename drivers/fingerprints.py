@@ -124,7 +124,7 @@ def _sum_on_host(raw: Any) -> int:
         words = np.zeros(-(-rest.size // 8), np.uint64)
         words.view(np.uint8)[: rest.size] = rest
         low, high = (each[: words.size] for each in _weights())
-        own = int(np.einsum("i,i->", words, low)) + int(np.einsum("i,i->", words >> _HALF, high))
+        own = int(np.dot(words, low)) + int(np.dot(words >> _HALF, high))  # einsum is faster, from 1,000 words on
         total += own * _number(blocks)
     return total & _ALL
 

@@ -391,7 +391,7 @@ PURPOSES = (
     ("to evaluate", r"Evaluat|Better", "evaluation"),
     ("to end a run", r"Stop|Limit", "limits"),
     ("to guard", r"Guard", "optimisation"),
-    ("to find out", r"Profil|Anomaly|Finder", "debugging"),
+    ("to find out", r"Fingerprint|Profil|Anomaly|Finder", "debugging"),
     ("to measure", r"Timer|Norm|Summary|\w+Monitor$", "optimisation"),
     ("to optimise", r"LR|Sched|Warmup|Clip|EMA|Averag|Freez", "optimisation"),
     ("to show", r"Progress|Rich|Raw|Tqdm", "progress"),

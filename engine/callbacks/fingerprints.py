@@ -74,16 +74,16 @@ class Fingerprints(Callback):
 
     def _fetched(self, trainer: Any) -> None:
         state = trainer.trainer_state
-        closes = state.accumulated + 1 >= window_size(state, trainer.accumulation_steps, trainer._tail)
-        self._look_at(trainer, trainer.batch if closes else None)
+        self._batch = None
+        if self._is_due(state.optimizer_steps):
+            window = window_size(state, trainer.accumulation_steps, trainer._tail)
+            if state.accumulated + 1 >= window:
+                self._batch = trainer.driver.fingerprint_of(trainer.batch)
 
     def _begun_by_hand(self, trainer: Any, batch: Any, indices: Any = None) -> None:
         if trainer.train_batch_loop is not None:
-            self._look_at(trainer, batch)
-
-    def _look_at(self, trainer: Any, batch: Any) -> None:
-        due = batch is not None and self._is_due(trainer.trainer_state.optimizer_steps)
-        self._batch = trainer.driver.fingerprint_of(batch) if due else None
+            due = self._is_due(trainer.trainer_state.optimizer_steps)
+            self._batch = trainer.driver.fingerprint_of(batch) if due else None
 
     def _before_update(self, trainer: Any, optimizers: Any) -> None:
         if self._is_due(trainer.trainer_state.optimizer_steps):
