@@ -164,6 +164,12 @@ SHARED: dict[str, tuple[bool | None, Callable[[int], Any]]] = {
         None,
         lambda rank: DataLoader(Indexed(23), batch_size=3, sampler=DistributedSampler(range(23), 2, rank)),
     ),
+    "torch's even share": (
+        None,
+        lambda rank: DataLoader(
+            Indexed(23), batch_size=3, sampler=DistributedSampler(range(23), 2, rank, drop_last=True)
+        ),
+    ),
     "torch's share, used as it is": (
         False,
         lambda rank: DataLoader(Indexed(23), batch_size=3, sampler=DistributedSampler(range(23), 2, rank)),

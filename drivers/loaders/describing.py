@@ -56,7 +56,7 @@ def settings_of(dataloader: Any, max_batches: int, ranks: Ranks = ALONE, share: 
     if many and not (free and dealt and has_index(dataloader) and not has_state(dataloader.dataset)):
         data += f", shared{_BY[sharing]} over {ranks.world_size} ranks"
     size = _batch_size(dataloader) if free else None
-    return {"data": data, "batch_size": size, "order": remembered(dataloader, share, size)}
+    return {"data": data, "batch_size": size, "order": remembered(dataloader, share, size, dealt)}
 
 
 _BY = {Sharing.DEALT: "", Sharing.OWN: " by itself", Sharing.UNTOLD: " as its first batch tells"}

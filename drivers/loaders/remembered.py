@@ -25,7 +25,7 @@ from tachograph.drivers import samplers as ours
 from tachograph.drivers.ranks import Ranks
 from tachograph.states.errors import CallerError
 
-from .dealing import Dealt
+from .dealing import Dealt, whole
 from .order import Order, ids_in, of_torch
 from .sampler_states import SamplerStates
 from .sharing import Sharing, has_index, sharing_of
@@ -60,18 +60,22 @@ class Spot:
 # -- what is remembered ------------------------------------------------------------------------------------
 
 
-def remembered(dataloader: Any, share: bool | None, batch_size: int | None) -> dict[str, Any] | None:
+def remembered(
+    dataloader: Any, share: bool | None, batch_size: int | None, dealt: bool = False
+) -> dict[str, Any] | None:
     """Return what `ids_remembered` needs of a training loader, as plain data; None where its samples have no ids.
 
     Args:
         dataloader: as `source_of` takes it.
         share: the user's `use_dist_sampler`.
         batch_size: what is told of it elsewhere.
+        dealt: it is dealt out over several ranks: then the whole order stands for one rank's share of it, so that the
+            number of ranks may change.
 
     Returns:
         `sampler`: the class that decides; `made_of`: its numbers, None where only the loader knows them; `single`,
         `sharing`, and where batches are made of a sampler's samples `drop_last` and, if it isn't told elsewhere,
-        `batch_size`.
+        `batch_size`. `even`: a share of torch's leaves samples out, so that ranks have equally many.
     """
     if not has_index(dataloader):
         return None
@@ -85,6 +89,9 @@ def remembered(dataloader: Any, share: bool | None, batch_size: int | None) -> d
         if batch_size is None:
             told["batch_size"] = int(sampler.batch_size)
         sampler = of_torch(sampler.sampler)
+    if dealt and whole(sampler) is not sampler:
+        told |= {"even": True} if sampler.drop_last else {}
+        sampler = whole(sampler)
     kind = type(sampler)
     read = _KINDS.get(_name(kind), (None, None, None))
     made_of = read[1](sampler) if read[0] is kind and read[1] is not None else None
@@ -183,6 +190,9 @@ def ids_remembered(told: Mapping[str, Any], spot: Spot) -> list[Any] | None:
     """
     _, _, make = _KINDS[told["sampler"]]
     sampler = make(copy.deepcopy(told["made_of"]), spot)
+    if told.get("even"):
+        shuffled = isinstance(sampler, RandomSampler)
+        sampler = DistributedSampler(sampler.data_source, spot.world, spot.rank, shuffle=shuffled, drop_last=True)
     if "drop_last" in told:
         size = told.get("batch_size", spot.batch_size)
         sampler = BatchSampler(sampler, size, told["drop_last"])
