@@ -205,6 +205,18 @@ def test_the_same_run_makes_the_same_bytes(demo: Path, tmp_path: Path) -> None:
     assert one.read_bytes() == other.read_bytes()
 
 
+def test_a_run_that_goes_on_from_another_one_is_packed_from_its_own_beginning_on(demo: Path, tmp_path: Path) -> None:
+    start = next(snapshot for snapshot in catalogue(demo)[0] if snapshot.seq > 30)
+    child = tmp_path / "child"
+    sound(run_dir=child, n_epochs=3).run(resume_from=start.path)
+    packed = pack(child, start.seq + 2, tmp_path / "b.zip", before=50, after=3)
+    assert (packed.first, packed.last) == (start.seq + 1, start.seq + 5)
+    away = unpack(tmp_path / "b.zip", tmp_path / "away").run_dir
+    assert Journal(away).verify_chain() == Journal(child).seek(start.seq + 5).chain
+    assert load(away)["parent"] == load(child)["parent"]
+    assert sound(n_epochs=3).verify(away) is None
+
+
 def test_a_bundle_can_be_packed_again(demo: Path, tmp_path: Path) -> None:
     pack(demo, 40, tmp_path / "b.zip", before=10, after=5)
     away = unpack(tmp_path / "b.zip", tmp_path / "away").run_dir

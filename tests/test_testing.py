@@ -15,7 +15,7 @@ import torch
 
 from tachograph.drivers import storage
 from tachograph.drivers.comparing import unequal
-from tachograph.engine import Journal, Trainer
+from tachograph.engine import Callback, Journal, Trainer
 from tachograph.engine.testing import assert_deterministic, assert_resumes_exactly
 from tachograph.states import CallerError
 from tests.jobs import builders
@@ -128,6 +128,26 @@ def test_a_function_that_counts_for_itself_is_named(tmp_path: Path) -> None:
     text = failure(assert_resumes_exactly, build, 12, folder=tmp_path)
     assert re.search(r"functions/step\.steps was \d+ where the run was cut, and is 0", text)
     assert "trainer.state" in text
+
+
+def test_a_run_that_cant_be_gone_on_with_is_a_failure_that_names_the_cut(tmp_path: Path) -> None:
+    class Shy(Callback):
+        def __init__(self) -> None:
+            self.seen = 0
+
+        def on_train_batch_end(self, trainer: Trainer) -> None:
+            self.seen += 1
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"seen": self.seen} if self.seen else {}  # so a fresh one seems to have no state
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            raise KeyError("count")
+
+    text = failure(assert_resumes_exactly, lambda **s: trainer(s, callbacks=Shy()), 6, at=12, folder=tmp_path)
+    assert re.match(
+        r"a run of <lambda>\(\) that is cut after transition 12 \(.*\) can't be gone on with: KeyError", text
+    )
 
 
 def test_runs_that_failed_are_kept(tmp_path: Path) -> None:

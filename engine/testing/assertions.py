@@ -8,15 +8,23 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import attrs
 
 from tachograph.states import CallerError
 
-if TYPE_CHECKING:
-    from .places import Cut
-    from .runs import Job, Lived
+from . import processes as others
+from . import runs as here
+from .census import lost
+from .findings import Parting, paragraphs, parting
+from .places import Cut, cuts_of
+from .runs import Job, Lived
 
+Go = Callable[..., Lived]
+"""`go(run_dir, number, ...)`: runs, here or in a process of its own."""
 _KILLS = 3
+_SHOWN = 6
 
 
 def assert_deterministic(
@@ -47,12 +55,10 @@ def assert_deterministic(
         CallerError: `build` can't be used.
     """
     __tracebackhide__ = True
-    from .findings import paragraphs, parting
-
     if runs < 2:
         raise CallerError(f"runs must be >= 2, not {runs}")
     with _folder(folder) as place:
-        go = _goer(build, steps, run, processes)
+        go = _goer(_job(build, steps, run), processes)
         first = go(place / "run-1", 1)
         for number in range(2, runs + 1):
             found = parting(first, go(place / f"run-{number}", number), ignore)
@@ -97,85 +103,93 @@ def assert_resumes_exactly(
         CallerError: `build` can't be used, or the run has no such transition.
     """
     __tracebackhide__ = True
-    from . import findings, places
-
     with _folder(folder) as place:
-        go = _goer(build, steps, run, kill)
+        job = _job(build, steps, run)
+        go = _goer(job, kill)
         straight = go(place / "straight", 1)
-        cuts = places.cuts_of(list(straight.journal), at, _KILLS if kill else None)
+        cuts = cuts_of(list(straight.journal), at, _KILLS if kill else None)
         if not cuts:
             raise CallerError("the run has no transition that it could be cut after: give it more steps")
-        failure = _killed(go, cuts, straight, place, ignore) if kill else None
-        if not kill:
-            job = _job(build, steps, run)
-            failure = _photographed(job, cuts, straight, place, ignore)
-        if failure is not None:
-            head, found = failure
-            raise AssertionError(findings.paragraphs(head.format(_called(build)), found))
+        if kill:
+            found = _killed(go, cuts, straight, place, ignore)
+        else:
+            found = _photographed(job, cuts, straight, place, ignore)
+        if found is not None:
+            cut, part = found
+            which = "that nothing happened to" if cut is None else f"that is cut after {cut}"
+            head = f"a run of {_called(build)} {which} doesn't end as the straight one does: {part.said}"
+            raise AssertionError(paragraphs(head, part))
     return cuts
 
 
-def _photographed(job: Job, cuts: Sequence[Cut], straight: Lived, place: Path, ignore: Sequence[str]) -> Any:
-    """Cut one run at all points, go on from each, and return (headline, parting) of the first that ends otherwise."""
+def _photographed(
+    job: Job, cuts: Sequence[Cut], straight: Lived, place: Path, ignore: Sequence[str]
+) -> tuple[Cut | None, Parting] | None:
+    """Cut one run at all points and go on from each.
+
+    Returns:
+        The cut after which a run ends otherwise, and how; None as the cut: it does without one.
+    """
     from tachograph.drivers import generators
 
-    from . import findings, runs
-
     with generators.forked():
-        again = runs.photograph(job, place / "again", 2, [cut.seq for cut in cuts], place / "cuts")
-        found = findings.parting(straight, again, ignore)
+        again = here.photograph(job, place / "again", 2, [cut.seq for cut in cuts], place / "cuts")
+        found = parting(straight, again, ignore)
         if found is not None:
-            return f"two runs of {{}} that nothing happened to aren't equal: {found.said}", found
+            return None, found
         for cut in cuts:
             run_dir = place / "cuts" / str(cut.seq)
             census = run_dir.with_name(f"{cut.seq}.resumed.json")
-            resumed = runs.go(job, run_dir, 3, resume=True, census_to=census)
-            found = findings.parting(straight, resumed, ignore)
+            with _naming(cut, job.build, run_dir):
+                resumed = here.go(job, run_dir, 3, resume=True, census_to=census)
+            found = parting(straight, resumed, ignore)
             if found is not None:
-                then, now = (json.loads(path.read_text()) for path in (runs.census_of(run_dir), census))
-                return _cut_said(cut, found), _explained(found, then, now)
+                then, now = (json.loads(path.read_text()) for path in (here.census_of(run_dir), census))
+                return cut, _explained(found, then, now)
             shutil.rmtree(run_dir)
     return None
 
 
-def _killed(go: Any, cuts: Sequence[Cut], straight: Lived, place: Path, ignore: Sequence[str]) -> Any:
-    """Kill one run at each point, one life after the other, and return (headline, parting) if it ends otherwise."""
-    from . import findings
-
+def _killed(
+    go: Go, cuts: Sequence[Cut], straight: Lived, place: Path, ignore: Sequence[str]
+) -> tuple[Cut | None, Parting] | None:
+    """Kill one run at each point, one life after the other, and go on to the end; returns as `_photographed`."""
     run_dir = place / "killed"
     for number, cut in enumerate(cuts):
         go(run_dir, 2 + number, resume=number > 0, kill_at=cut.seq)
-    found = findings.parting(straight, go(run_dir, 2 + len(cuts), resume=True), ignore)
+    found = parting(straight, go(run_dir, 2 + len(cuts), resume=True), ignore)
     if found is None:
         return None
     before = [cut for cut in cuts if found.seq is None or cut.seq < found.seq]
-    return (_cut_said(before[-1], found), found) if before else (f"a run of {{}} isn't equal: {found.said}", found)
+    return (before[-1] if before else None), found
 
 
-def _cut_said(cut: Cut, found: Any) -> str:
-    return f"a run of {{}} that is cut after {cut} doesn't end as the straight one does: {found.said}"
+@contextmanager
+def _naming(cut: Cut, build: Any, run_dir: Path) -> Iterator[None]:
+    """Say of a run that can't be gone on with where it was cut."""
+    try:
+        yield
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise AssertionError(
+            f"a run of {_called(build)} that is cut after {cut} can't be gone on with: {what}\n  It is kept: {run_dir}"
+        ) from error
 
 
-def _explained(found: Any, then: Mapping[str, str], now: Mapping[str, str]) -> Any:
+def _explained(found: Parting, then: Mapping[str, str], now: Mapping[str, str]) -> Parting:
     """Put what wasn't restored before the other causes."""
-    import attrs
-
-    from .census import lost
-
-    missing = lost(then, now)
+    missing = lost(then, now)[:_SHOWN]
     if not missing:
         return attrs.evolve(
             found,
             causes=[*found.causes, "nothing that model, data and callbacks keep in plain attributes explains it"],
             tries=["look for memory outside of them: a module's global, a file, a service, a library's cache"],
         )
-    causes = [f"it isn't in the snapshot: {value}" for value in missing[:6]]
-    return attrs.evolve(found, causes=[*causes, *found.causes], tries=list(dict.fromkeys(v.way for v in missing[:6])))
+    causes = [f"it isn't in the snapshot: {value}" for value in missing]
+    return attrs.evolve(found, causes=[*causes, *found.causes], tries=list(dict.fromkeys(v.way for v in missing)))
 
 
 def _job(build: Any, steps: int | None, run: Mapping[str, Any] | None) -> Job:
-    from .runs import Job
-
     if not callable(build):
         raise CallerError(f"build must be a function that returns a Trainer, not {type(build).__name__}")
     if steps is not None and (type(steps) is not int or steps < 1):
@@ -183,22 +197,16 @@ def _job(build: Any, steps: int | None, run: Mapping[str, Any] | None) -> Job:
     return Job(build, steps, dict(run or {}))
 
 
-def _goer(build: Any, steps: int | None, run: Mapping[str, Any] | None, processes: bool) -> Any:
-    """Return `go(run_dir, number, ...)`, which runs here or in a process of its own."""
-    from . import runs
-
-    job = _job(build, steps, run)
+def _goer(job: Job, processes: bool) -> Go:
     if processes:
-        from . import processes as others
+        name = others.name_of(job.build)
+        return lambda run_dir, number, **how: others.go(name, job.steps, job.run, run_dir, number, **how)
 
-        name = others.name_of(build)
-        return lambda run_dir, number, **how: others.go(name, steps, job.run, run_dir, number, **how)
-
-    def go(run_dir: Path, number: int, **how: Any) -> Lived:
+    def go(run_dir: Path, number: int) -> Lived:
         from tachograph.drivers import generators
 
         with generators.forked():
-            return runs.go(job, run_dir, number, **how)
+            return here.go(job, run_dir, number)
 
     return go
 
