@@ -265,6 +265,8 @@ def _unknown(kind: str, found: _Rank, known: Known, a: Side, b: Side) -> list[st
         who = f"{lacking[0]} has no fingerprints" if len(lacking) == 1 else "neither run has fingerprints"
         again = "run again with callbacks=[Fingerprints(every=1)]"
         told.append(f"{who} of steps, so when batches, gradients and weights parted isn't known: {again}")
+    if not lacking and not (found.steps.agree or found.steps.differ):
+        told.append("the fingerprints of the two runs have no update in common: give both the same `every`")
     if not all(side.about for side in (a, b)):
         told.append("a run.json is missing, so settings and environment aren't compared")
     if kind == "rng" and not (a.record.data.get("rng") and b.record.data.get("rng")):

@@ -43,7 +43,8 @@ class Bits:
 def of_steps(a: Journal, b: Journal, stop: int) -> Bits:
     """Compare the fingerprints of steps that both runs recorded, up to a transition.
 
-    What was changed stays so, hence they are gone through from the last one back to one that agrees.
+    What was changed stays so, hence they are gone through from the last one back to one that agrees. A batch that is
+    another one and changes no bit of what is made of it may so be passed over.
     """
     found = _of_steps(a, b, stop, _NEAR)
     return _of_steps(a, b, stop, None) if found.differ and not found.agree else found

@@ -291,6 +291,16 @@ def test_fingerprints_of_every_fifth_update_bound_the_parting(tmp_path: Path) ->
     assert cause.endswith(f"it came about after transition {stepped(10)}, where all that was compared agrees")
 
 
+def test_fingerprints_that_have_no_update_in_common_are_said_to_tell_nothing(tmp_path: Path) -> None:
+    a = train(tmp_path / "a", every=7)
+    b = train(tmp_path / "b", once(4, "on_train_batch_begin", job.draw), every=5)
+    found = compare(a, b)
+    assert found.divergence is not None
+    assert (found.divergence.seq, found.divergence.field) == (stepped(4), "data.rng")
+    a, b = train(tmp_path / "c", every=7), train(tmp_path / "d", once(12, "on_train_batch_begin", job.draw), every=5)
+    assert "have no update in common" in " ".join(compare(a, b).unknown)
+
+
 def _with_unused(run: Any) -> None:
     run.model.hidden.unused = torch.nn.Parameter(torch.zeros(3))
 
