@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from tachograph.engine import Engine, Journal, diff, recording
 from tachograph.engine.journal import JournalWriter, rank_directory
 from tachograph.engine.journal.notes import add_note
-from tachograph.engine.report import Written, page, records, report
+from tachograph.engine.report import Written, page, prints, records, report
 from tachograph.engine.report.boxes import Box
 from tachograph.engine.report.drawing import drawing
 from tachograph.engine.report.outline import MOST_CURVES
@@ -389,6 +389,43 @@ def test_notes_snapshots_errors_and_lives_are_told(run_dir: Path) -> None:
     assert facts["errors"]["rows"][0]["kind"] == "ValueError"
     assert {row["kind"] for row in facts["sides"]["rows"]} >= {"resumed"}
     assert facts["in_force"]["n_epochs"] == 3
+
+
+def with_prints(run_dir: Path, gradients: str) -> Path:
+    """A run that took a fingerprint of each of its three updates."""
+    state, about = TrainerState(state="init"), recording.create(run_dir, {}, {})
+    with JournalWriter.create(run_dir, run_id=about["run"]) as writer:
+        for source, event, dest in [
+            ("init", Started(), "epoch_begin"),
+            ("epoch_begin", EpochBegan(), "fetch"),
+            *[("fetch", Fetched(), "step"), ("step", Stepped(loss=0.5), "fetch")] * 3,
+        ]:
+            state = event.fold(state, dest)
+            writer.append(source, event, state)
+            if source == "step":
+                batch = f"{state.seq:016x}"
+                writer.side("fingerprint", at=state.seq, batch=batch, gradients=gradients, scaler=None)
+    return run_dir
+
+
+def test_fingerprints_are_in_the_page(run_dir: Path) -> None:
+    shown = Page(with_prints(run_dir, "0123456789abcdef"))
+    told, columns = unpacked(shown.elements.held["prints-0"])
+    assert columns[told["at"]] == [4, 6, 8]
+    assert columns[told["parts"]["batch"]] == [f"{seq:016x}" for seq in (4, 6, 8)]
+    assert columns[told["parts"]["gradients"]] == ["0123456789abcdef"] * 3
+    assert columns[told["parts"]["scaler"]] == [""] * 3
+    assert shown.facts["runs"][0]["sides"]["count"] == 0
+
+
+def test_of_many_fingerprints_some_are_kept_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prints, "MOST", 10)
+    held = prints.Prints()
+    for seq in range(100):
+        held.add({"at": seq})
+    told, columns = unpacked(held.packed())
+    assert columns[told["at"]] == list(range(0, 100, 16))
+    assert (len(held), held.count) == (7, 100)
 
 
 def test_two_runs_are_compared_with_the_first(tmp_path: Path) -> None:
@@ -790,6 +827,17 @@ def test_two_runs_stand_side_by_side_with_the_point_where_they_part(view: Browse
     differing = view.run("[...document.querySelectorAll('td b.differs')].map((e) => e.innerText)")
     assert "lr" in differing
     assert "same" not in differing
+
+
+@in_browser
+def test_fingerprints_are_shown_and_parts_with_other_bits_are_marked(view: Browser, tmp_path: Path) -> None:
+    show(view, with_prints(tmp_path / "a", "a" * 16), with_prints(tmp_path / "b", "b" * 16))
+    jump(view, 6)
+    assert fields(view, 1)["gradients"] == "b" * 16
+    assert fields(view, 0)["batch"] == f"{6:016x}"
+    assert view.run("[...document.querySelectorAll('.differs dt')].map((e) => e.innerText)") == ["gradients"] * 2
+    jump(view, 5)
+    assert "gradients" not in fields(view)
 
 
 @in_browser

@@ -141,6 +141,15 @@ class Card {
     return told.map((text) => make("span", {}, recorded(text)));
   }
 
+  // The fingerprint of the update, and which parts of it another run has with other bits.
+  fingerprint() {
+    const { seq, runs } = this.page, own = this.run.prints.get(seq);
+    if (!own) return [];
+    const theirs = runs.filter((run) => run !== this.run && run.prints.has(seq)).map((run) => new Map(run.prints.get(seq)));
+    const digits = new Map(own), differs = (part) => (theirs.some((other) => other.has(part) && other.get(part) !== digits.get(part)) ? "differs" : null);
+    return [make("h4", {}, "Fingerprint"), pairs(own, differs)];
+  }
+
   tell(place, record, before, ...others) {
     if (!record) {
       this.fields.replaceChildren(make("p", { class: "remark" }, "The data of this transition isn't in the page, which would have grown too large. "),
@@ -159,6 +168,7 @@ class Card {
       ...notes.map((note) => make("p", { class: "note" }, recorded(note.text))),
       make("h4", {}, "Data"), data.length ? pairs(data.map(([name, value]) => [name, exact(value)]), differs("data")) : make("p", { class: "remark" }, "none"),
       make("h4", {}, "State"), pairs(state.map(([name, value]) => [name, changed(name, value, was)]), differs("state")),
+      ...this.fingerprint(),
       ...(record.chain ? [make("h4", {}, "Chain"), make("p", { class: "number" }, record.chain)] : []));
     this.element.dataset.shown = this.page.seq;
   }
@@ -322,10 +332,12 @@ function footer(page) {
 
 // Says what of a run isn't in the page.
 function thinning({ facts, count: all }) {
+  const { kept, count: taken } = facts.prints;
   const { size, there, cut, chain_every: every } = facts.records, missing = there.filter((held) => !held).length;
   const told = [];
   if (every > 1) told.push(`Of ${facts.name}, each transition's state, time, data and counters are here; of the chains every ${every}th.`);
   if (missing) told.push(`Of ${facts.name}, the data and counters of ${count(missing)} of ${count(there.length)} blocks of ${count(size)} transitions were left out; state, time and curves of all ${count(all)} are here.`);
+  if (kept < taken) told.push(`Of ${count(taken)} fingerprints of ${facts.name}, ${count(kept)} are here.`);
   if (cut) told.push(`Long texts were cut in ${count(cut)} records of ${facts.name}.`);
   return told;
 }

@@ -152,6 +152,7 @@ def _boxes(told: Sequence[Told]) -> Iterator[str]:
     for number, run in enumerate(told):
         yield _box(f"outline-{number}", run.outline)
         yield _box(f"curves-{number}", run.curves)
+        yield _box(f"prints-{number}", run.prints)
         for place, box in enumerate(run.records):
             if box:
                 yield _box(f"records-{number}-{place}", box)

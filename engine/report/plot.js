@@ -265,7 +265,8 @@ class Plot extends Canvas {
     }
     pen.textAlign = "center";
     for (const seq of steps(sight.from, sight.to, Math.max(this.scale.width / 110, 2))) {
-      if (seq === Math.round(seq)) pen.fillText(count(seq), Math.min(this.scale.x(seq), this.width - 24), this.height - 5);
+      const text = count(seq), most = this.width - 2 - pen.measureText(text).width / 2;
+      if (seq === Math.round(seq)) pen.fillText(text, Math.min(this.scale.x(seq), most), this.height - 5);
     }
   }
 

@@ -60,6 +60,16 @@ function missing(defaults, held) {
   return Object.fromEntries(Object.entries(defaults || {}).filter(([name]) => !(name in held)));
 }
 
+// The fingerprints by their transitions: of each a list of [part, digits].
+async function printsIn(text) {
+  const held = new Map();
+  if (!text) return held;
+  const box = await unpacked(text), { at, parts } = box.told;
+  const columns = Object.entries(parts).map(([part, column]) => [part, box.columns[column]]);
+  box.columns[at].forEach((seq, i) => held.set(seq, columns.map(([part, digits]) => [part, digits[i]]).filter(([, d]) => d)));
+  return held;
+}
+
 class Run {
   constructor(number, facts) {
     this.number = number;
@@ -75,6 +85,7 @@ class Run {
     const curves = await unpacked(textIn(`curves-${this.number}`));
     this.curves = curves.told.map(({ panel, name, event, columns: [seqs, values] }) =>
       ({ panel, name, event, seqs: curves.columns[seqs], values: curves.columns[values] }));
+    this.prints = await printsIn(textIn(`prints-${this.number}`));
   }
 
   get count() {

@@ -13,11 +13,12 @@ from tachograph.engine import recording
 from tachograph.engine.cli import overview, ranks
 from tachograph.engine.cli.records import fact
 from tachograph.engine.cli.rows import Rows
-from tachograph.engine.journal import Journal, SideRecord, rank_directory
+from tachograph.engine.journal import Journal, Record, SideRecord, rank_directory
 from tachograph.states import training_machine
 
 from .drawing import drawing
 from .outline import Outline
+from .prints import Prints
 from .records import CHAIN_EVERY, LONG, SIZE, Records
 
 MOST_ROWS = 500
@@ -35,6 +36,7 @@ class Told:
         facts: plain data.
         outline: the box of all transitions.
         curves: the box of the curves.
+        prints: the box of the fingerprints; "" where it took none.
         records: the boxes of the records.
         transitions: how many it has.
         left_out: how many boxes of records there was no room for.
@@ -44,6 +46,7 @@ class Told:
     facts: dict[str, Any]
     outline: str
     curves: str
+    prints: str
     records: list[str]
     transitions: int
     left_out: int
@@ -65,7 +68,7 @@ def tell(run_dir: Path, about: dict[str, Any], *, rank: int | None, salvage: boo
     begun = rank_directory(run_dir, 0).parent.is_dir()  # else its process died before it wrote a line
     mine = (Journal(run_dir, rank="all").ranks[0] if rank is None else rank) if begun else 0
     facts = _facts(run_dir, about, mine if begun else None, salvage, everyone=rank is None)
-    outline, records = _read(run_dir, mine if begun else None, salvage, set(diverged))
+    outline, records, prints = _read(run_dir, mine if begun else None, salvage, set(diverged))
     box, curves = outline.packed()
     training = about.get("settings", {}).get("machine") == training_machine().digest
     facts |= {
@@ -78,12 +81,14 @@ def tell(run_dir: Path, about: dict[str, Any], *, rank: int | None, salvage: boo
         "transitions": len(outline),
         "curves_left_out": outline.curves_left_out,
         "records": _records(records, len(outline)),
+        "prints": {"kept": len(prints), "count": prints.count},
     }
     return Told(
         run_dir=run_dir,
         facts=plain(facts),
         outline=box,
         curves=curves,
+        prints=prints.packed() if prints.count else "",
         records=records.boxes,
         transitions=len(outline),
         left_out=records.left_out,
@@ -96,14 +101,16 @@ def _records(records: Records, count: int) -> dict[str, Any]:
     return {"size": SIZE, "there": there, "cut": records.cut, "chain_every": every}
 
 
-def _read(run_dir: Path, rank: int | None, salvage: bool, kept: set[int]) -> tuple[Outline, Records]:
-    outline, records = Outline(), Records()
-    if rank is not None:
-        for record in Journal(run_dir, rank=rank, salvage=salvage):
-            outline.add(record)
-            records.add(record, kept=record.event == "Failed" or record.seq in kept)
+def _read(run_dir: Path, rank: int | None, salvage: bool, kept: set[int]) -> tuple[Outline, Records, Prints]:
+    outline, records, prints = Outline(), Records(), Prints()
+    for item in () if rank is None else Journal(run_dir, rank=rank, salvage=salvage).everything():
+        if isinstance(item, Record):
+            outline.add(item)
+            records.add(item, kept=item.event == "Failed" or item.seq in kept)
+        elif item.kind == "fingerprint":
+            prints.add(item.data)
     records.close(len(outline))
-    return outline, records
+    return outline, records, prints
 
 
 def _facts(run_dir: Path, about: dict[str, Any], rank: int | None, salvage: bool, *, everyone: bool) -> dict[str, Any]:
