@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS := $(wildcard constraints.txt)
 INSTALL = $(BIN)/python -m pip install -qq $(CONSTRAINTS:%=-c %)
 # The strict editable install links single files, so it is made anew when a product file comes, goes or is renamed.
-FILES := $(shell find states drivers engine -name '*.py' -o -name py.typed | LC_ALL=C sort | cksum | cut -d' ' -f1)
+FILES := $(shell find states drivers engine -name '*.py' -o -name py.typed -o -name '*.html' -o -name '*.css' -o -name '*.js' | LC_ALL=C sort | cksum | cut -d' ' -f1)
 INSTALLED := $(VENV)/installed-$(FILES)
 # Two tests at a time, one thread each: sums are added in one order, and two cores aren't fought over. 0: one at a time.
 WORKERS ?= 2
