@@ -38,14 +38,16 @@ _IN_BYTES = [
     (what, [sign.encode() for sign in signs], re.compile(form.encode())) for what, (signs, form) in _BY_FORM.items()
 ]
 _IN_TEXT = {what: re.compile(form) for what, (_, form) in _BY_FORM.items()}
-_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^/\s@:]*:[^/\s@]+@", re.IGNORECASE)
+_URL = re.compile(r"(?<![a-z0-9+.-])(?P<scheme>[a-z][a-z0-9+.-]*://)[^/\s@:]*:[^/\s@]+@", re.IGNORECASE)
 _NAME = (
     r"(?:[a-z0-9]+[_-])?(?:[a-z0-9]+[_-])?(?:token|secret|password|passwd|passphrase|pwd|api[_-]?key|access[_-]?key|"
     r"private[_-]?key|secret[_-]?key|credentials?|cookie|authorization|bearer)"
 )
 _IS_NAME = re.compile(rf"(?:--?)?(?:{_NAME}|key)", re.IGNORECASE)
 _GIVEN = re.compile(
-    rf"(?P<name>(?<![a-z0-9])(?:{_NAME}\s*[=:]|key=)\s*)(?P<value>'[^']*'|\"[^\"]*\"|[^\s,;&'\"]+)", re.IGNORECASE
+    rf"(?P<name>(?<![a-z0-9])(?:{_NAME}['\"]?\s*[=:]|key=)\s*)"
+    r"(?P<value>'[^']*'|\"[^\"]*\"|(?:(?:bearer|basic|token)\s+)?[^\s,;&'\"]+)",
+    re.IGNORECASE,
 )
 _HOMES = re.compile(r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s'\":,]+")
 _LONGEST = 512  # bytes of a form that may lie across two blocks
