@@ -211,7 +211,7 @@ def told_records(told: Any, columns: list[Any], chains: list[int], every: int) -
         place = taken[template] = taken.get(template, -1) + 1
         text = parts[0]
         for column, part in zip(held, parts[1:], strict=True):
-            text += f'":{numeral(columns, column, place, read)}{part}'
+            text += numeral(columns, column, place, read) + part
         chain = None if i % every else f"{chains[i // every] % (1 << 64):016x}"
         yield (*map(json.loads, text.split("\n")), chain)
 
@@ -268,7 +268,7 @@ def test_it_does_for_runs_that_ended_failed_or_were_resumed(make: Any, run_dir: 
 
 
 def test_it_does_for_any_data_that_a_record_can_hold(run_dir: Path) -> None:
-    words = ['5,"a":6', '\\":7,', "[1,2]", "nan", "", HOSTILE, '"":3}', "1", "\ud800", "é", "\\", '{"a":1,']
+    words = ['5,"a":6', '\\":7,', "[1,2]", "nan", "", HOSTILE, '"":3}', "1", "\ud800", "é", "\\", ':1.0,":2.0,']
     numbers = [0.1, -0.0, math.nan, math.inf, 2**60, -(2**60), 10**30, 1e-300, 5, -5, 0.5, 2**53]
     lists: list[tuple[Any, ...]] = [(1, 2.5), (), (3,), (2**60, 1), (1, -2, 3), ([1], 2), *[(1, 2)] * 6]
     turn = iter(range(12))
@@ -557,6 +557,7 @@ def test_the_command_imports_no_torch(run_dir: Path) -> None:
         (["."], "isn't a run directory: it has no run.json"),
         (["RUN", "RUN"], "compares different runs, and one of these was given twice"),
         (["RUN", "-o", "."], ". is a directory: name a file, report.html for example"),
+        (["RUN", "-o", "RUN/run.json"], "is a part of the run: name another file"),
         (["RUN", "-o", "none/it.html"], "No such file or directory"),
         (["RUN", "--rank", "7"], "no journal of rank 7"),
         (["RUN", "--rank", "x"], "'x' isn't the number of a rank"),
@@ -568,7 +569,7 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(run_dir.parent)
     done(run_dir)
-    said = cli("report", *(str(run_dir) if word == "RUN" else word for word in arguments))
+    said = cli("report", *(word.replace("RUN", str(run_dir)) for word in arguments))
     assert said.status == 2
     assert sentence in said.err
     assert len(said.err.splitlines()) == 1
@@ -930,13 +931,14 @@ def test_a_browser_without_decompression_shows_the_same(view: Browser, run_dir: 
 @in_browser
 def test_numbers_are_shown_exactly(view: Browser, run_dir: Path) -> None:
     values = iter([0.1, -0.0, math.nan, math.inf, 2**60 + 1, -(2**60) - 1, 10**30 + 1, 1e-300, 5, -5, 0.5, 2**53])
-    show(view, played(run_dir, lambda state: Played(reward=next(values), moves=(2**60 + 1, 7))))
+    show(view, played(run_dir, lambda state: Played(reward=next(values), moves=(2**60 + 1, 7), word=":1.0,")))
     for seq, text in enumerate(
         ["0.1", "-0.0", "nan", "inf", str(2**60 + 1), str(-(2**60) - 1), str(10**30 + 1), "1e-300", "5", "-5", "0.5",
          str(2**53)], 1
     ):  # fmt: skip
         jump(view, seq)
         assert fields(view)["reward"] == text
+    assert fields(view)["word"] == ":1.0,"
     assert fields(view)["moves"] == f"[{2**60 + 1}, 7]"
 
 

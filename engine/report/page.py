@@ -107,8 +107,15 @@ def _check(runs: Sequence[Path], path: Path) -> None:
         raise CallerError("a report needs at least one run directory")
     if len({run.resolve() for run in runs}) < len(runs):
         raise CallerError("a report compares different runs, and one of these was given twice")
+    if any(_is_part(path.resolve(), run.resolve()) for run in runs):
+        raise CallerError(f"{path} is a part of the run: name another file")
     if path.is_dir():
         raise CallerError(f"{path} is a directory: name a file, {path / 'report.html'} for example")
+
+
+def _is_part(path: Path, run: Path) -> bool:
+    folders = {run / "journal", run / "snapshots"} & set(path.parents)
+    return bool(folders) or path in (run / "run.json", run / "notes.jsonl")
 
 
 def _compared(first: Path, other: Path, rank: int | None) -> tuple[Divergence | None, str]:

@@ -1,7 +1,7 @@
 """What a page holds of every record: its data, its state and its chain, so that each can be shown whole.
 
-Records of one kind differ in their numbers only. So a record is told as a template, which is its text without the
-numbers, and the numbers, which stand in columns. A few thousand records are packed as one box, and a page unpacks the
+Records of one kind have the same fields. So a record is told as a template, which is its text without the fields'
+values, and the values, which stand in columns. A few thousand records are packed as one box, and a page unpacks the
 one it needs. `run.js` puts the text together again.
 """
 
@@ -28,8 +28,14 @@ _LONGEST = 1 << 16  # of a record's text
 _CUT = 4096  # characters kept of a text in a longer one
 _EXACT_DIGITS = 15
 
-_NUMBER = re.compile(rb'":(?<!\\":)(-?\d[-+.\deE]*|\[-?\d[-+.\deE,]*\])(?=[,}])')
-"""A number, or a list of some, as the value of a key. Within a text the quotation mark would be escaped."""
+_TEXT = rb'"[^"\\]*(?:\\.[^"\\]*)*"'
+_VALUE = rb"-?\d[-+.\deE]*|\[-?\d[-+.\deE,]*\]|" + _TEXT
+_FIELD = re.compile(rb"(%b)((?::(?:%b)(?=[,}]))|)" % (_TEXT, _VALUE))
+"""Any text, and where it is the name of a number, of a list of numbers or of a text, a colon and that.
+
+Texts are gone through from the first to the last, none is entered in its middle: they may hold whatever looks like a
+field.
+"""
 
 
 class Records:
@@ -118,29 +124,42 @@ class _Packing:
         return len(self._order)
 
     def add(self, raw: bytes, chain: int) -> None:
-        parts = _NUMBER.split(raw)
-        key = b"\0".join(parts[::2])  # JSON has no such byte
+        parts = _FIELD.split(raw)
+        key = b"\0".join([*parts[::3], *parts[1::3]])  # JSON has no such byte
         template = self._templates.get(key)
         if template is None:
             template = self._templates[key] = len(self._rows)
             self._rows.append([])
-        self._rows[template].append(parts[1::2])
+        self._rows[template].append(parts[2::3])
         self._order.append(template)
         self.chains.append(chain)
 
     def packed(self) -> str:
-        """Pack them: which template each is of, and of each template the columns of its numbers."""
+        """Pack them: which template each is of, and of each template the columns of its values."""
         box = Box()
         order = box.add_integers(self._order)
-        templates = []
-        for key, rows in zip(self._templates, self._rows, strict=True):
-            columns = [_add(box, texts) for texts in zip(*rows, strict=True)]
-            templates.append([key.decode("utf-8", "replace").split("\0"), columns])
+        templates = [_template(box, key, rows) for key, rows in zip(self._templates, self._rows, strict=True)]
         return box.packed({"order": order, "templates": templates})
+
+
+def _template(box: Box, key: bytes, rows: Sequence[Sequence[bytes]]) -> tuple[list[str], list[int | list[int]]]:
+    """Return a template's parts, and the columns of the values between them."""
+    pieces = key.decode("utf-8", "replace").split("\0")
+    middle = len(pieces) // 2 + 1
+    parts, columns = [pieces[0]], []
+    for name, after, texts in zip(pieces[middle:], pieces[1:middle], zip(*rows, strict=True), strict=True):
+        if texts[0]:  # of one template, all rows have a value here or none has
+            parts += [f"{parts.pop()}{name}:", after]
+            columns.append(_add(box, [text[1:] for text in texts]))
+        else:
+            parts[-1] += name + after
+    return parts, columns
 
 
 def _add(box: Box, texts: Sequence[bytes]) -> int | list[int]:
     """Add a column; where there are lists in it, two: how long each is (-1: a number), and what is in them."""
+    if any(text.startswith(b'"') for text in texts):
+        return box.add_texts(text.decode("utf-8", "replace") for text in texts)
     if not any(text.startswith(b"[") for text in texts):
         return _add_numbers(box, texts)
     parts = [text.strip(b"[]").split(b",") for text in texts]

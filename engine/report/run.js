@@ -18,11 +18,11 @@ function lastUpTo(values, wanted) {
   return low - 1;
 }
 
-// A number as JSON; one that JavaScript's numbers can't hold as a text.
+// A value as JSON; an integer that JavaScript's numbers can't hold as a text.
 function numeral(value) {
-  if (Object.is(value, -0)) return "-0.0";
+  if (typeof value === "number") return Object.is(value, -0) ? "-0.0" : String(value);
   const text = String(value);
-  return typeof value === "number" || text.length < 16 ? text : JSON.stringify(text);
+  return text.startsWith('"') ? text : text.split(/([[\],])/).map((part) => (/^-?\d{16,}$/.test(part) ? `"${part}"` : part)).join("");
 }
 
 class Records {
@@ -39,7 +39,7 @@ class Records {
   at(i) {
     const { parts, columns } = this.templates[this.order[i]], place = this.places[i];
     let text = parts[0];
-    for (let n = 0; n < columns.length; n++) text += `":${columns[n](place)}${parts[n + 1]}`;
+    for (let n = 0; n < columns.length; n++) text += columns[n](place) + parts[n + 1];
     return text.split("\n").map((half) => JSON.parse(half));
   }
 }
