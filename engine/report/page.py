@@ -28,15 +28,8 @@ from tachograph.states import CallerError, TachographError
 from .telling import Told, plain, tell
 
 _PROGRAM = (
-    "inflate.js",
-    "boxes.js",
-    "run.js",
-    "words.js",
-    "elements.js",
-    "machine.js",
-    "plot.js",
-    "tables.js",
-    "main.js",
+    *("inflate", "boxes", "run", "words", "elements", "machine", "sight", "canvas", "plot", "band"),
+    *("tables", "page", "card", "bar", "main"),
 )
 """The parts of the page's program, in their order; they become one function."""
 _PLACE = re.compile(r"<!-- (\w+) -->")
@@ -170,7 +163,7 @@ def _divergence(found: Divergence) -> dict[str, Any]:
 
 
 def _program() -> str:
-    parts = "\n".join(_text(name) for name in _PROGRAM)
+    parts = "\n".join(_text(f"{name}.js") for name in _PROGRAM)
     return f'(() => {{\n"use strict";\n{parts}\n}})();\n'
 
 
