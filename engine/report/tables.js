@@ -193,12 +193,14 @@ function about({ facts }) {
   ]);
 }
 
-// The settings of all runs in one table; those that differ are marked.
+const OWN = new Set(["id", "created", "command"]); // of each run, whatever else it has in common with another
+
+// The settings of all runs in one table; those that differ come first, and are marked.
 function settings(runs) {
   const held = runs.map(about);
   const names = [...new Set(held.flatMap((map) => [...map.keys()]))];
-  const differs = (name) => new Set(held.map((map) => exact(map.has(name) ? map.get(name) : null))).size > 1;
-  const rows = names.map((name) => ({ name, differs: differs(name) }));
+  const differs = (name) => !OWN.has(name) && new Set(held.map((map) => exact(map.has(name) ? map.get(name) : null))).size > 1;
+  const rows = names.map((name) => ({ name, differs: differs(name) })).sort((a, b) => b.differs - a.differs);
   const columns = held.map((map, i) => [runs.length > 1 ? runs[i].letter : "value", (row) => (map.has(row.name) ? recorded(exact(map.get(row.name))) : ""), "wide"]);
   const marked = (row) => (row.differs ? make("b", { class: "differs" }, recorded(row.name)) : recorded(row.name));
   return table("Settings and environment", [["name", marked], ...columns], rows);
