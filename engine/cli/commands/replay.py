@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Replay the run."""
     recording.load(arguments.run)
     _check_kinds(arguments)
-    with warnings.catch_warnings(), _naming_the_way(arguments.run):
+    with warnings.catch_warnings(), _naming_the_way(arguments.run), _none_half_done(arguments):
         warnings.simplefilter("ignore")  # what was left out is said at the end
         dry = _replay(arguments)
         if arguments.start:
@@ -92,6 +93,18 @@ def _naming_the_way(run_dir: Path) -> Iterator[None]:
             raise
         way = f"`tachograph replay {run_dir} --salvage` passes over what is damaged"
         raise JournalError(f"{error.file} is damaged at byte {error.offset:,}: {error.reason}. {way}") from error
+
+
+@contextlib.contextmanager
+def _none_half_done(arguments: argparse.Namespace) -> Iterator[None]:
+    """Remove the folders that this replay began, if it doesn't come to its end."""
+    new = [Path(folder) for _, folder in arguments.to if not Path(folder).exists()]
+    try:
+        yield
+    except BaseException:
+        for folder in new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _check_kinds(arguments: argparse.Namespace) -> None:
@@ -126,10 +139,7 @@ def _called(text: str, option: str) -> Any:
     from tachograph.states import Machine
 
     wanted: type[Callback | Machine] = Machine if option == "--machine" else Callback
-    try:
-        make = builder_of(text)
-    except CallerError as error:
-        raise CallerError(str(error).partition(" --trainer takes")[0].rstrip(". :") + f" ({option})") from error
+    make = builder_of(text, option)
     try:
         made = make()
     except Exception as error:
