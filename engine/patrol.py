@@ -117,7 +117,7 @@ def patrol(trainer: Trainer, run_dir: str | Path, share: float, chance: random.R
 
 
 def _chosen(parts: list[tuple[int, int]], share: float, chance: random.Random) -> list[tuple[int, int]]:
-    """Draw parts that are at least a share of all together, in the order of the run: a beginning can only be executed first."""
+    """Draw parts that are at least a share of all; in the order of the run, since its beginning can only be first."""
     left = share * sum(last - first + 1 for first, last in parts)
     chance.shuffle(parts)
     chosen = []
