@@ -154,7 +154,8 @@ def _own_made(kind: Any) -> Callable[[dict[str, Any], Spot], Any]:
 
 
 def _share_made(told: dict[str, Any], spot: Spot) -> Any:
-    return DistributedSampler(range(told.pop("n")), spot.world, spot.rank, **told)
+    indices: Any = range(told.pop("n"))  # it asks a dataset for its length, and for nothing else
+    return DistributedSampler(indices, spot.world, spot.rank, **told)
 
 
 _Row = tuple[type, Callable[[Any], "dict[str, Any] | None"], Callable[[dict[str, Any], Spot], Any]]

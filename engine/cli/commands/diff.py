@@ -6,11 +6,13 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tachograph.engine import recording
-from tachograph.states import CallerError, TachographError
+from tachograph.states import CallerError
 
+from ..damaged import naming_the_way
+from ..options import rank_or_all
 from ..screen import Screen, exact, printable
 
 if TYPE_CHECKING:
@@ -25,15 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", type=Path, help="a run directory")
     parser.add_argument("b", metavar="B", type=Path, help="another")
     parser.add_argument(
-        "--rank", metavar="N", type=_rank, default="all", help="compare the journals of this rank only (all)"
+        "--rank", metavar="N", type=rank_or_all, default="all", help="compare the journals of this rank only (all)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def _rank(text: str) -> int | Literal["all"]:
-    if text != "all" and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} isn't the number of a rank, nor 'all'")
-    return "all" if text == "all" else int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,7 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()  # what comes next may take a while: the journals of long runs are searched
     from tachograph.engine.comparison import compare
 
-    found = _naming_the_way(lambda: compare(a, b, rank=arguments.rank))
+    with naming_the_way():
+        found = compare(a, b, rank=arguments.rank)
     if found.outcome == "apart":
         raise CallerError(_apart(found, a, b))
     if arguments.json:
@@ -55,17 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _print(found, a, b, screen)
     return 1 if found.outcome == "parted" else 0
-
-
-def _naming_the_way(compared: Any) -> Comparison:
-    try:
-        return compared()  # type: ignore[no-any-return]
-    except TachographError as error:
-        from tachograph.engine.journal import JournalCorrupt, JournalError
-
-        if not isinstance(error, JournalCorrupt):
-            raise
-        raise JournalError(f"{error.file} is damaged at byte {error.offset:,}: {error.reason}") from error
 
 
 def _apart(found: Comparison, a: str, b: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tachograph.engine.exports import FORMATS, export
 
-from .show import _rank
+from ..options import rank_or_all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("run", metavar="RUN", type=Path, help="the run directory")
     add("--to", metavar="FORMAT", required=True, help=f"one of {', '.join(FORMATS)}")
     add("-o", "--output", metavar="PATH", type=Path, required=True, help="the file, or for tensorboard the folder")
-    add("--rank", metavar="N", type=_rank, default="all", help="of this rank only (all)")
+    add("--rank", metavar="N", type=rank_or_all, default="all", help="of this rank only (all)")
     add("--all", action="store_true", help="all incarnations, not only the live history")
     add("--salvage", action="store_true", help="pass over what is damaged in the journal")
     add("--force", action="store_true", help="replace what an export has written there before")

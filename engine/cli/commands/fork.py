@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tachograph.engine import recording
 from tachograph.states import CallerError
 
+from ..options import number
 from ..screen import Screen
 from ..trainers import add_trainer, built, in_a_sentence
 
@@ -31,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE:FUNCTION",
         help="called with the trainer when it stands there: it may change anything, the data too",
     )
-    add("--n-epochs", metavar="N", type=_count, help="the new run's limit in epochs, those before the fork included")
-    add("--n-batches", metavar="N", type=_count, help="likewise in batches")
+    add("--n-epochs", metavar="N", type=number(1), help="the new run's limit in epochs, those before the fork included")
+    add("--n-batches", metavar="N", type=number(1), help="likewise in batches")
 
 
 def _rate(text: str) -> float:
@@ -43,12 +44,6 @@ def _rate(text: str) -> float:
     if not (math.isfinite(rate) and rate >= 0):
         raise argparse.ArgumentTypeError(f"{text!r} is no learning rate")
     return rate
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} isn't a number > 0")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph.engine import recording
-from tachograph.states import CallerError, TachographError
+from tachograph.states import CallerError
 
+from ..damaged import naming_the_way
+from ..options import number
 from ..screen import Screen
 
 if TYPE_CHECKING:
@@ -46,25 +48,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="drive a callback of yours: a Callback class, or a function that returns one",
     )
-    add("--from", dest="start", metavar="SEQ", type=_seq, help="begin with this transition")
+    add("--from", dest="start", metavar="SEQ", type=number(), help="begin with this transition")
     add("--until", metavar="SEQ|TEXT", help="end after this transition, or after the first whose record matches TEXT")
     add("--step", action="store_true", help=f"go by hand ({_KEYS})")
     add("--machine", metavar="MODULE:NAME", help="a function that returns the run's machine, if it isn't the usual one")
-    add("--rank", metavar="N", type=_seq, help="whose journal (the lowest)")
+    add("--rank", metavar="N", type=number(), help="whose journal (the lowest)")
     add("--salvage", action="store_true", help="pass over what is damaged in the journal")
-
-
-def _seq(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} isn't a number >= 0")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay the run."""
     recording.load(arguments.run)
     _check_kinds(arguments)
-    with warnings.catch_warnings(), _naming_the_way(arguments.run), _none_half_done(arguments):
+    way = f"`tachograph replay {arguments.run} --salvage` passes over what is damaged"
+    with warnings.catch_warnings(), naming_the_way(way), _none_half_done(arguments):
         warnings.simplefilter("ignore")  # what was left out is said at the end
         dry = _replay(arguments)
         if arguments.start:
@@ -79,20 +76,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{arguments.until!r} wasn't met: the journal was heard to its end", file=sys.stderr)
         return 1
     return 0
-
-
-@contextlib.contextmanager
-def _naming_the_way(run_dir: Path) -> Iterator[None]:
-    """Say of a damaged journal how it can be replayed nevertheless."""
-    try:
-        yield
-    except TachographError as error:
-        from tachograph.engine.journal import JournalCorrupt, JournalError
-
-        if not isinstance(error, JournalCorrupt):
-            raise
-        way = f"`tachograph replay {run_dir} --salvage` passes over what is damaged"
-        raise JournalError(f"{error.file} is damaged at byte {error.offset:,}: {error.reason}. {way}") from error
 
 
 @contextlib.contextmanager

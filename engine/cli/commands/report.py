@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tachograph.engine import recording
 
+from ..options import rank
 from ..screen import Screen, printable, size
 
 
@@ -16,14 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("runs", metavar="RUN", nargs="+", type=Path, help="run directories; each but the first is compared with it")
     add("-o", "--output", metavar="FILE", type=Path, default=Path("report.html"), help="the file (report.html)")
-    add("--rank", metavar="N", type=_rank, help="show the journal of this rank (the lowest)")
+    add("--rank", metavar="N", type=rank, help="show the journal of this rank (the lowest)")
     add("--salvage", action="store_true", help="pass over what is damaged in a journal")
-
-
-def _rank(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} isn't the number of a rank")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:

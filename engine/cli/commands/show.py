@@ -6,13 +6,15 @@ import argparse
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from tachograph.engine import recording
-from tachograph.states import CallerError, TachographError
+from tachograph.states import CallerError
 
+from ..damaged import naming_the_way
+from ..options import number, rank_or_all
 from ..screen import Screen
 from ..timeline import print_header, print_report
 
@@ -41,10 +43,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--rows",
         metavar="N",
-        type=_count,
+        type=number(),
         help="rows of each table, the first and the last; 0: all (20; with --json all)",
     )
-    add("--rank", metavar="N", type=_rank, help="the journal of this rank only; all: the records of all ranks, merged")
+    add(
+        "--rank",
+        metavar="N",
+        type=rank_or_all,
+        help="the journal of this rank only; all: the records of all ranks, merged",
+    )
     add("--salvage", action="store_true", help="pass over what is damaged in the journal")
 
 
@@ -55,18 +62,6 @@ def _pattern(text: str) -> re.Pattern[str]:
         raise argparse.ArgumentTypeError(f"{text!r} isn't a regular expression ({error})") from error
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} isn't a number >= 0")
-    return int(text)
-
-
-def _rank(text: str) -> int | Literal["all"]:
-    if text != "all" and not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} isn't the number of a rank, nor 'all'")
-    return "all" if text == "all" else int(text)
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
     if arguments.follow and (arguments.all or arguments.salvage):
@@ -75,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_samples(arguments)
     about = recording.load(arguments.run)
     screen = Screen()
-    with _naming_the_way(arguments.run):
+    with naming_the_way(f"`tachograph show {arguments.run} --salvage` reads what can be read, and changes nothing"):
         if arguments.at is not None:
             return _print_at(arguments, screen)
         if arguments.follow:
@@ -135,20 +130,6 @@ def _open(arguments: argparse.Namespace, *, every_life: bool) -> Journal:
     return Journal(arguments.run, rank=rank, history=history, salvage=arguments.salvage)
 
 
-@contextlib.contextmanager
-def _naming_the_way(run_dir: Path) -> Iterator[None]:
-    """Say of a damaged journal how the command line reads it nevertheless."""
-    try:
-        yield
-    except TachographError as error:
-        from tachograph.engine.journal import JournalCorrupt, JournalError
-
-        if not isinstance(error, JournalCorrupt):
-            raise
-        way = f"`tachograph show {run_dir} --salvage` reads what can be read, and changes nothing"
-        raise JournalError(f"{error.file} is damaged at byte {error.offset:,}: {error.reason}. {way}") from error
-
-
 def _print_at(arguments: argparse.Namespace, screen: Screen) -> int:
     import attrs
 
@@ -162,13 +143,13 @@ def _print_at(arguments: argparse.Namespace, screen: Screen) -> int:
     batch = _samples(arguments) if arguments.samples else None
     notes = read_notes(arguments.run).at(seq)
     found = [record for record in journal if record.seq == seq] if several else []
-    for number, record in enumerate(found or [journal.seek(seq)]):
+    for nth, record in enumerate(found or [journal.seek(seq)]):
         if arguments.json:
             extra: dict[str, Any] = {"notes": [noted.as_data(note) for note in notes]} if notes else {}
             extra |= {"samples": attrs.asdict(batch)} if batch is not None else {}
             screen.json({**as_data(record), **extra}, indent=None if several else 2)
             continue
-        if number:
+        if nth:
             screen.line()
         print_page(record, None if arguments.all else _before(journal, record), screen)
     if not arguments.json:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tachograph.engine import recording
 from tachograph.states import CallerError
 
+from ..options import number
 from ..screen import Screen, exact, printable
 from ..trainers import add_trainer, built, in_a_sentence
 
@@ -32,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_share,
         help="at least this share of the run, here and there: whole parts between snapshots",
     )
-    several.add_argument("--repeat", metavar="N", type=_times, help="N times, to tell what kind of fault it is; N >= 2")
+    several.add_argument(
+        "--repeat", metavar="N", type=number(2), help="N times, to tell what kind of fault it is; N >= 2"
+    )
     add("--seed", metavar="N", type=int, help="of what --sample draws; else another one at each call")
     add("--json", action="store_true", help="print JSON")
 
@@ -45,12 +48,6 @@ def _share(text: str) -> float:
     if not 0.0 < share <= 1.0:
         raise argparse.ArgumentTypeError(f"{text!r} is no share: 1%, or 0.01")
     return share
-
-
-def _times(text: str) -> int:
-    if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text!r} isn't a number >= 2")
-    return int(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
