@@ -23,7 +23,7 @@ from typing import Any, TypeVar, get_args
 import attrs
 
 from tachograph import drivers, engine, states
-from tachograph.engine import Callback, journal
+from tachograph.engine import Callback, bundle, exports, journal, report, testing
 from tachograph.engine.callbacks.callback import MOMENTS
 from tachograph.engine.finders import FoundLR
 from tachograph.engine.listeners import Handle
@@ -35,7 +35,7 @@ from tests.docstrings import Doc, doc_of, one_line
 from tests.test_house import MODULES, ROOT
 
 FOLDER = ROOT / "docs" / "reference"
-PACKAGES: tuple[ModuleType, ...] = (engine, states, drivers)
+PACKAGES: tuple[ModuleType, ...] = (engine, states, drivers, exports, report, bundle, testing)
 
 PAGES = (
     # where a name's module begins so, it stands on that page; the first that fits and is there counts
@@ -46,6 +46,11 @@ PAGES = (
     ("engine.journal", "journal"),
     ("engine.replay", "journal"),
     ("engine.diff", "journal"),
+    ("engine.divergence", "journal"),
+    ("engine.exports", "debugger"),
+    ("engine.report", "debugger"),
+    ("engine.bundle", "debugger"),
+    ("engine.testing", "debugger"),
     ("engine", "trainer"),
     ("states", "states"),
     ("drivers.samplers", "samplers"),
@@ -116,8 +121,8 @@ def named(package: ModuleType, name: str) -> Name:
 
 
 def home_of_constant(package: ModuleType, name: str) -> str:
-    folder = package.__name__.removeprefix("tachograph.")
-    (path,) = [p for p in MODULES if p.relative_to(ROOT).parts[0] == folder and name in constants_of(p)]
+    folder = ROOT.joinpath(*package.__name__.split(".")[1:])
+    (path,) = [p for p in MODULES if folder in p.parents and name in constants_of(p)]
     return ".".join(("tachograph", *path.relative_to(ROOT).with_suffix("").parts))
 
 

@@ -24,8 +24,10 @@ from . import masking
 from .archive import blocks_in, blocks_of
 from .window import Window
 
-BEFORE, AFTER = 100, 20
-"""Transitions before and after the one that a bundle is made around, where nothing else is asked for."""
+BEFORE = 100
+"""Transitions before the one that is asked for, where nothing else is said."""
+AFTER = 20
+"""Likewise behind it."""
 _VARIABLES = (
     *("PYTHONHASHSEED", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG"),
     *("CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "KMP_AFFINITY"),
