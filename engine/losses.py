@@ -85,7 +85,11 @@ def backward(driver: Driver, loss: Any, divisor: int, weight: Any = None) -> Non
         raise
 
 
-def short(ids: Any, most: int = 8) -> str:
+FEW = 8
+"""Sample ids that are written out in a sentence."""
+
+
+def short(ids: Any, most: int = FEW) -> str:
     """Write out sample ids, as many as a line for a person bears."""
     held = list(ids)
     return repr(held) if len(held) <= most else f"{held[:most]!r} and {len(held) - most} more"

@@ -401,7 +401,7 @@ def make_nan(run: Run, at: int) -> None:
 
 @pytest.mark.parametrize("policy", ["skip", "continue"])
 def test_a_nan_guard_that_goes_on_notes_the_samples_in_the_journal(policy: str, run_dir: Path) -> None:
-    run = Run(n=12, batch_size=3, n_epochs=1, run_dir=run_dir, callbacks=lambda _: [NanGuard(policy)])
+    run = Run(n=24, batch_size=12, n_epochs=1, run_dir=run_dir, callbacks=lambda _: [NanGuard(policy)])
     make_nan(run, 5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -409,7 +409,7 @@ def test_a_nan_guard_that_goes_on_notes_the_samples_in_the_journal(policy: str, 
     batch = next(i for i, ids in enumerate(run.model.seen) if 5 in ids)
     note = next(Journal(run_dir).sides("noted"))
     assert f"NanGuard: the loss of batch {batch + 1} of the run" in note.data["text"]
-    assert f"samples {run.model.seen[batch]}" in note.data["text"]
+    assert f"samples {run.model.seen[batch][:8]} and 4 more" in note.data["text"]
     seq = int(note.data["text"].split("--at ")[1].split(" ")[0])
     assert samples_of(run_dir, seq) == run.model.seen[batch]
 
@@ -427,7 +427,7 @@ def test_a_nan_guard_that_raises_says_how_to_list_the_samples(run_dir: Path) -> 
 
 
 def test_a_spike_s_note_says_where_its_samples_are(run_dir: Path) -> None:
-    run = Run(n=40, batch_size=2, n_epochs=1, run_dir=run_dir, callbacks=lambda _: [SpikeGuard("warn", window=4)])
+    run = Run(n=200, batch_size=10, n_epochs=1, run_dir=run_dir, callbacks=lambda _: [SpikeGuard("warn", window=4)])
     run.trainer.driver._train_fn = lambda batch: high(run, batch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -436,7 +436,8 @@ def test_a_spike_s_note_says_where_its_samples_are(run_dir: Path) -> None:
     text = next(text for text in notes if f"batch {10} of the run" in text)
     seq = int(text.split("--at ")[1].split(" ")[0])
     assert find_samples(run_dir, seq).batch == 9
-    assert f"samples {samples_of(run_dir, seq)}" in text
+    assert f"samples {samples_of(run_dir, seq)[:8]} and 2 more" in text
+    assert f"(tachograph show RUN --at {seq} --samples)" in text
 
 
 def high(run: Run, batch: Any) -> Any:

@@ -43,8 +43,7 @@ def test_an_update_of_a_loss_far_above_the_usual_is_left_out_counted_and_named(r
     assert [r.data["loss"] for r in Journal(run_dir) if r.event == "Stepped"][8] == 9.0
     (noted,) = sides(run_dir, "noted")
     assert noted["text"] == (
-        "SpikeGuard: the loss of batch 9 of the run (epoch 0, batch 8, samples [8]) is 9, where 1 is usual "
-        "(--at 19 --samples)"
+        "SpikeGuard: the loss of batch 9 of the run (epoch 0, batch 8, samples [8]) is 9, where 1 is usual"
     )
 
 

@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from tachograph.drivers.ranks import Ranks
-from tachograph.engine.losses import short
+from tachograph.engine.losses import FEW, short
 from tachograph.states.errors import CallerError, TachographError, note
 
 from .callback import Callback
@@ -86,7 +86,7 @@ class NanGuard(Callback):
         self._bad = self._bad or what
         if self._noted < _NOTES:
             self._noted += 1
-            trainer.later(lambda: trainer._note(f"NanGuard: {what}{f' ({listed})' if listed else ''}"))
+            trainer.later(lambda: trainer._note(f"NanGuard: {what}{listing(listed)}"))
         if self.policy == "continue":
             self.count += 1
             if self.count == 1:
@@ -114,12 +114,18 @@ def name_batch(trainer: Any) -> str:
     )
 
 
-def where_listed(trainer: Any) -> str:
-    """Return the options of `tachograph show RUN` that list the samples of the batch in work; "" where none are known.
+def listing(options: str) -> str:
+    """Say in a note which command lists a batch's samples."""
+    return f" (tachograph show RUN {options})" if options else ""
 
-    It is the number of the transition that brought the batch.
+
+def where_listed(trainer: Any) -> str:
+    """Return the options of `tachograph show RUN` that list the samples of the batch in work, if `name_batch` doesn't.
+
+    They name the transition that brought the batch; "" where no samples are known, or few.
     """
-    return "" if trainer.batch_indices is None else f"--at {trainer.trainer_state.seq} --samples"
+    ids = trainer.batch_indices
+    return "" if ids is None or len(ids) <= FEW else f"--at {trainer.trainer_state.seq} --samples"
 
 
 def first_said(ranks: Ranks, text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from tachograph.states.errors import CallerError
 
 from .callback import Callback
-from .nan_guard import first_said, name_batch, where_listed
+from .nan_guard import first_said, listing, name_batch, where_listed
 
 _POLICIES = ("skip", "stop", "warn")
 _SIGMA = 1.4826  # the standard deviation of a normal distribution, in median absolute deviations
@@ -101,7 +101,7 @@ class SpikeGuard(Callback):
         self._in_a_row += 1
         self._bad = self._bad or what
         listed = where_listed(trainer)
-        trainer.later(lambda: trainer._note(f"SpikeGuard: {what}{f' ({listed})' if listed else ''}"))
+        trainer.later(lambda: trainer._note(f"SpikeGuard: {what}{listing(listed)}"))
         if self.policy == "warn" and self.count == 1 and trainer.ranks.first:
             warnings.warn(f"{what}; the run goes on with it, and this isn't warned of again", stacklevel=3)
         if self.policy == "stop" or (self.patience is not None and self._in_a_row >= self.patience):
