@@ -362,7 +362,7 @@ def test_a_way_that_differs_from_the_record_is_warned_of_once(tmp_path: Path) ->
     again.on(Events.on_train_batch_end(once=1), lambda trainer: torch.rand(1))
     with pytest.warns(UserWarning, match=r"the way there isn't what was recorded: transition \d+: data.rng is") as said:
         again.rewind(tmp_path / "run", seq=12)
-    assert len(said) == 1
+    assert len([warning for warning in said if str(warning.message).startswith("the way there")]) == 1
 
 
 # -- forks -------------------------------------------------------------------------------------------------
