@@ -6,12 +6,12 @@ from typing import Any
 
 from tachograph.engine import arguments
 from tachograph.engine.events import Events
-from tachograph.states import Exhausted, Fetched
+from tachograph.states import Exhausted, Fetched, Stepped
 from tachograph.states.step import window_size
 
 from .callback import Callback
 
-_FIRST, _LAST = 1 << 30, -(1 << 30)  # priorities before and after everyone else's
+_LAST = -(1 << 30)  # a priority after everyone else's
 _AFTER = ("parameters", "buffers", "optimizers", "scaler")
 
 
@@ -22,7 +22,8 @@ class Fingerprints(Callback):
     optimizers or the gradient scaler. A fingerprint is 16 hex digits: equal for equal bits, on any device and with any
     number of threads. It is taken of the batch that closes the accumulation window, as it goes to the step; of the
     gradients as the optimizer is given them, after all other listeners (clipped, say); of all else after the update,
-    which may have been skipped. Such an update isn't counted, so the next one is taken too.
+    when everyone has heard of it, as a snapshot there would have it. The update may have been skipped. Such a one
+    isn't counted, so the next one is taken too.
 
     The history of a run is the same with this callback and without it, and it may be added or left out at a resume. A
     window that turns out to end with its epoch has no batch in hand. With a loop of your own (`train_batch_loop`), the
@@ -55,8 +56,8 @@ class Fingerprints(Callback):
         listeners.add(Fetched, self._fetched, priority=_LAST, owner=self)
         listeners.add(Events.on_train_batch_begin, self._begun_by_hand, priority=_LAST, owner=self)
         listeners.add(Events.on_before_optimizer_step, self._before_update, priority=_LAST, owner=self)
-        listeners.add(Events.on_train_batch_end, self._stepped, priority=_FIRST, owner=self)
-        listeners.add(Exhausted, self._exhausted, priority=_FIRST, owner=self)
+        listeners.add(Stepped, self._stepped, priority=_LAST, owner=self)
+        listeners.add(Exhausted, self._exhausted, priority=_LAST, owner=self)
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         self.taken = self._batch = self._update = None
