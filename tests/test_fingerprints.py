@@ -486,7 +486,7 @@ def test_without_a_run_directory_they_are_at_hand_all_the_same() -> None:
     trainer = stub(callbacks=taken)
     assert taken.taken is None
     seen: list[Any] = []
-    trainer.on(Stepped, lambda t: seen.append(taken.taken), priority=-(1 << 31))
+    trainer.on("Stepped", lambda t: seen.append(taken.taken), priority=-(1 << 31))
     trainer.run()
     assert [each["at"] for each in seen] == [4, 6, 8, 13, 15, 17]
     assert len({each["parameters"] for each in seen}) == 6
