@@ -128,11 +128,15 @@ class Rehearsals:
             rate: >= 0.
 
         Raises:
-            CallerError: it is none.
+            CallerError: it is none, or the driver can't set one.
         """
         if type(rate) not in (int, float) or not 0 <= rate < math.inf:
             raise CallerError(f"a learning rate is a number >= 0, not {rate!r}")
-        self.driver.set_learning_rate(float(rate))  # type: ignore[union-attr]
+        driver = self.driver
+        assert driver is not None
+        driver.set_learning_rate(float(rate))
+        if any(held != rate for held in driver.learning_rates()):
+            raise CallerError(f"{type(driver).__name__} can't set a learning rate")
         if self._rehearsal is not None:
             self._rehearsal.by_hand.append(f"learning rate set to {rate:g}")
         for callback in self.listeners.callbacks.values():

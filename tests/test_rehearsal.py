@@ -442,6 +442,8 @@ def test_a_learning_rate_is_another_one_from_there_on_and_a_schedule_goes_on_fro
     assert (found.seq, found.field) == (seq, "data.lr")
     with pytest.raises(CallerError, match="a learning rate is a number >= 0, not -1"):
         fork.set_learning_rate(-1)
+    with pytest.raises(CallerError, match="StubDriver can't set a learning rate"):
+        stub().set_learning_rate(0.2)
 
 
 @pytest.mark.parametrize(("window", "nth"), [(1, 3), (2, 2), (2, 3), (3, 4)])
