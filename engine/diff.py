@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from .comparison import Comparison, compare
-from .divergence import Diverged, Divergence, first_difference, leaf_of, parting_at
+from .comparison.divergence import Diverged, Divergence, first_difference, leaf_of, parting_at
 from .journal import Journal
 
 

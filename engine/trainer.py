@@ -46,7 +46,7 @@ from .marked import OnDescriptor, hand_out, marked_for
 from .min_epochs import min_epochs_of
 from .mirrored import Mirrored
 from .models import Models
-from .rehearsals import Rehearsals
+from .rehearsal.rehearsals import Rehearsals
 from .steps import Steps
 from .user_state import State
 

@@ -46,7 +46,7 @@ PAGES = (
     ("engine.journal", "journal"),
     ("engine.replay", "journal"),
     ("engine.diff", "journal"),
-    ("engine.divergence", "journal"),
+    ("engine.comparison", "journal"),
     ("engine.exports", "debugger"),
     ("engine.report", "debugger"),
     ("engine.bundle", "debugger"),

@@ -15,9 +15,8 @@ import attrs
 import pytest
 
 from tachograph.engine import Journal, diff
-from tachograph.engine.divergence import Divergence
-from tachograph.engine.patrol import judged, patrol, repeated
-from tachograph.engine.verifying import Verification
+from tachograph.engine.comparison import Divergence
+from tachograph.engine.rehearsal import Verification, judged, patrol, repeated
 from tachograph.states import CallerError
 from tests.jobs import rehearsed
 from tests.test_cli_support import PROGRAM, cli

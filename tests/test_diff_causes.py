@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tachograph.engine import Journal
-from tachograph.engine.causes import Known, Resume, explained, kind_of, relevant
 from tachograph.engine.comparison import compare
+from tachograph.engine.comparison.causes import Known, Resume, explained, kind_of, relevant
 from tachograph.engine.diff import Divergence, diff
 from tests.jobs import diff_job as job
 from tests.jobs.diff_job import ORDER, fetched, once, stepped, stopped_at, train

@@ -125,7 +125,7 @@ def _print_side_by_side(found: Comparison, a: str, b: str, screen: Screen) -> No
 
 def _fields(found: Comparison) -> dict[str, tuple[Any, Any]]:
     """Return what differs at the transition, field by field, causes first, which is what the divergence names."""
-    from tachograph.engine.causes import ORDER, kind_of
+    from tachograph.engine.comparison.causes import ORDER, kind_of
 
     from ..records import as_data
 

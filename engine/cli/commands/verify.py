@@ -16,7 +16,7 @@ from ..screen import Screen, exact, printable
 from ..trainers import add_trainer, built, in_a_sentence
 
 if TYPE_CHECKING:
-    from tachograph.engine.verifying import Verification
+    from tachograph.engine.rehearsal import Verification
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,8 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _done(arguments: argparse.Namespace) -> Sequence[Verification]:
-    from tachograph.engine.patrol import patrol
-    from tachograph.engine.verifying import verify
+    from tachograph.engine.rehearsal import patrol, verify
 
     trainer = built(arguments)
     if arguments.sample is None:
@@ -79,7 +78,7 @@ def _done(arguments: argparse.Namespace) -> Sequence[Verification]:
 
 
 def _repeat(arguments: argparse.Namespace, screen: Screen) -> int:
-    from tachograph.engine.patrol import repeated
+    from tachograph.engine.rehearsal import repeated
 
     with in_a_sentence(f"executing {arguments.run} again"):
         part = arguments.run, arguments.start, arguments.stop

@@ -13,12 +13,12 @@ import attrs
 
 from tachograph.states import Event, Machine, TachographError
 
-from .causes import ORDER, PARTS, kind_of
-from .divergence import Divergence, first_difference, same
-from .journal import Journal, Position, Record
-from .journal.codec import Encode, defaults_of, encoder, limits_of
-from .journal.header import Header
-from .journal.record import Item
+from ..comparison.causes import ORDER, PARTS, kind_of
+from ..comparison.divergence import Divergence, first_difference, same
+from ..journal import Journal, Position, Record
+from ..journal.codec import Encode, defaults_of, encoder, limits_of
+from ..journal.header import Header
+from ..journal.record import Item
 
 
 class Parted(TachographError):

@@ -11,11 +11,11 @@ import attrs
 
 from tachograph.states.errors import CallerError
 
-from .rehearsal import Rehearsal
+from .rehearsing import Rehearsal
 from .verifying import Verification, verify
 
 if TYPE_CHECKING:
-    from .trainer import Trainer
+    from ..trainer import Trainer
 
 _OF_THE_MACHINE = ("environment.cpu", "environment.device", "host")
 """What tells one machine from another."""

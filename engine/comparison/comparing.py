@@ -14,12 +14,12 @@ import attrs
 
 from tachograph.states import CallerError
 
+from ..journal import Journal, Record
 from . import fingerprinted
 from .causes import COMPUTED, ORDER, Known, explained, kind_of
 from .divergence import Divergence, leaf_of
 from .evidence import Side, about_of, differences, in_force, known_of, reason_of
 from .fingerprinted import Bits
-from .journal import Journal, Record
 from .parting import Common, common, differing, first_of
 
 Outcome = Literal["equal", "beginning", "parted", "apart"]

@@ -11,8 +11,8 @@ import attrs
 from tachograph.states import Event, TachographError, TrainerState
 from tachograph.states.trainer_state import LIMITS
 
+from ..journal import Record
 from .causes import ORDER, kind_of
-from .journal import Record
 
 Leaf = tuple[str, Any, Any]
 """A field that differs, as a path, and its values."""

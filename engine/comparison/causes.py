@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 if TYPE_CHECKING:
-    from .diff import Divergence
+    from .divergence import Divergence
 
 PARTS = ("batch", "gradients", "parameters", "buffers", "optimizers", "scaler")
 """What a fingerprint has a number for, causes first."""

@@ -21,16 +21,16 @@ import attrs
 from tachograph.drivers import NO_BATCH
 from tachograph.states.errors import CallerError
 
-from . import beginning, recording, resume, saving, snapshots
-from .callbacks.fingerprints import Fingerprints
-from .divergence import Divergence
-from .journal import Journal, JournalError, Record, SideRecord
+from .. import beginning, recording, resume, saving, snapshots
+from ..callbacks.fingerprints import Fingerprints
+from ..comparison.divergence import Divergence
+from ..journal import Journal, JournalError, Record, SideRecord
+from ..snapshot_writer import write_whole
+from ..snapshots import Snapshot, SnapshotFault
 from .reexecution import Reexecution
-from .snapshot_writer import write_whole
-from .snapshots import Snapshot, SnapshotFault
 
 if TYPE_CHECKING:
-    from .trainer import Trainer
+    from ..trainer import Trainer
 
 _SANITY_BATCHES = 2
 """What `run()` takes for the sanity check where a run of an older version hasn't told."""

@@ -12,17 +12,17 @@ import attrs
 from tachograph.states import Failed, Stopped
 from tachograph.states.errors import CallerError
 
-from .causes import Known, explained
-from .divergence import Divergence
+from ..comparison.causes import Known, explained
+from ..comparison.divergence import Divergence
 from .reexecution import Parted
-from .rehearsal import Rehearsal
+from .rehearsing import Rehearsal
 
 _A_STEP = 2
 """Transitions from one step to the next, with nothing but a fetch between."""
 
 if TYPE_CHECKING:
-    from .journal import Record
-    from .trainer import Trainer
+    from ..journal import Record
+    from ..trainer import Trainer
 
 
 @attrs.frozen

@@ -9,9 +9,9 @@ import attrs
 
 from tachograph.states.table import FINAL
 
+from ..journal import Journal, Record
+from ..journal.facts import points_of, start_of
 from .divergence import Leaf, leaf_of
-from .journal import Journal, Record
-from .journal.facts import points_of, start_of
 
 
 @attrs.frozen

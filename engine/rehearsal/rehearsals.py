@@ -11,9 +11,9 @@ from tachograph.drivers import Driver
 from tachograph.states import TrainerState
 from tachograph.states.errors import CallerError
 
-from .callbacks.lr_schedule import LRSchedule
-from .diff import Divergence
-from .listeners import Listeners
+from ..callbacks.lr_schedule import LRSchedule
+from ..comparison.divergence import Divergence
+from ..listeners import Listeners
 
 
 class Rehearsals:
@@ -79,7 +79,7 @@ class Rehearsals:
             CallerError: the run has no such transition, or can't be executed up to it by this trainer; as in `verify`.
             SnapshotFault: there is no snapshot to begin at; it names the nearest.
         """
-        from .rehearsal import Rehearsal, warn
+        from .rehearsing import Rehearsal, warn
 
         rehearsal = Rehearsal(self, run_dir)  # type: ignore[arg-type]
         rehearsal.check(seq, "seq")

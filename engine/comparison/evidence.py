@@ -9,12 +9,12 @@ from typing import Any
 
 import attrs
 
-from . import recording
+from .. import recording
+from ..journal import Journal, JournalError, Record
+from ..journal.facts import start_of
 from .causes import ORDER, PARTS, Known, Resume, kind_of
 from .divergence import Divergence, same
 from .fingerprinted import Bits
-from .journal import Journal, JournalError, Record
-from .journal.facts import start_of
 
 Pair = tuple[Any, Any]
 _SHIFTS = 8

@@ -9,10 +9,10 @@ from typing import Any
 
 import attrs
 
+from ..journal import Journal
+from ..journal.facts import last_facts_of
+from ..snapshots import Snapshot, SnapshotFault, catalogue, digest_of_bytes, place_in
 from .causes import PARTS
-from .journal import Journal
-from .journal.facts import last_facts_of
-from .snapshots import Snapshot, SnapshotFault, catalogue, digest_of_bytes, place_in
 
 FILE = "fingerprints.json"
 _NEAR = 1 << 16
