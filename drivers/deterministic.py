@@ -67,3 +67,13 @@ def flags() -> dict[str, Any]:
         "detect_anomaly": torch.is_anomaly_enabled(),
     }
     return {name: True for name, on in found.items() if on}
+
+
+_THAT_DECIDE = ("ATEN_", "CUBLAS_", "DNNL_", "MKL_", "NVIDIA_TF32", "ONEDNN_", "TORCH_ALLOW_TF32")
+_COUNTED = ("MKL_NUM_THREADS", "MKL_DYNAMIC")
+"""Variables whose effect is told as the number of threads."""
+
+
+def variables() -> dict[str, str]:
+    """Return those variables of the environment that are set and decide which kernels are used, for `run.json`."""
+    return {k: v for k, v in sorted(os.environ.items()) if k.startswith(_THAT_DECIDE) and k not in _COUNTED}

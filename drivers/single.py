@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -21,7 +22,7 @@ from tachograph.states.errors import CallerError
 from . import compiling, fingerprints, generators, gradients, hyperparameters, measuring, restoring, storage
 from .averaging import WeightAverages
 from .calls import batch_size, caller_of, check_optimized, device_of, train_fn_of
-from .deterministic import flags
+from .deterministic import flags, variables
 from .devices import cpu
 from .driver import NO_BATCH
 from .evaluations import Evaluations
@@ -193,6 +194,7 @@ class TorchDriver(Evaluations, Trials):
     def environment(self) -> dict[str, Any]:
         return {
             "torch": torch.__version__,
+            "numpy": np.__version__,
             "device": str(self.device),
             "cpu": cpu(),
             "threads": torch.get_num_threads(),
@@ -201,6 +203,7 @@ class TorchDriver(Evaluations, Trials):
             "cudnn_benchmark": torch.backends.cudnn.benchmark,
             "float32_matmul_precision": torch.get_float32_matmul_precision(),
             **flags(),
+            **variables(),
         }
 
     def initial_seed(self) -> int:

@@ -85,17 +85,22 @@ def _module_of(where: str, legal: str) -> ModuleType:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """Import a script under its own name, so that workers which are spawned find it too."""
-    if path.stem.isidentifier():
-        held = sys.modules.get(path.stem)
-        if held is None or Path(getattr(held, "__file__", None) or "").resolve() == path.resolve():
-            return importlib.import_module(path.stem)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise CallerError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    """Import a script under its own name, so that spawned workers find it; under another where that's taken."""
+    path, name = path.resolve(), path.stem
+    held = sys.modules.get(name)
+    if held is not None and Path(getattr(held, "__file__", None) or "").resolve() == path:
+        return held
+    if held is not None or name in sys.stdlib_module_names:
+        name = f"{name}_of_{abs(hash(str(path)))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, "the name ends with .py"
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 

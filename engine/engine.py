@@ -373,12 +373,13 @@ class Engine(Interruptions):
             _, held = self.driver.read(sources.intact_snapshot(source).path)
             self.driver.restore(held, training=False)
             source = None
-        rehearsal, self._rehearsal = self._rehearsal, None
         if source is not None:
+            self._rehearsal = None
             resume.enter(self, source, on_divergence, strict)
             return True
-        if rehearsal is not None:
-            rehearsal.fork()
+        if self._rehearsal is not None and resume_from is None:
+            self._rehearsal.fork()
+            self._rehearsal = None
             return True
         if self._rest is not None:
             return beginning.go_on(self, self._rest)

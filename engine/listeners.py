@@ -350,7 +350,7 @@ class Listeners:
         stateful = {key for key, callback in self.callbacks.items() if callback.on_save_checkpoint(trainer)}
         needed = {"callbacks": stateful, "filters": set(owners["filters"])}
         for kind, what in (("callbacks", "the state of the callback"), ("filters", "the counts of the filter")):
-            held = set(state[kind])
+            held = {key for key in state[kind] if not (newcomers and key not in owners[kind] and _is_silent(key))}
             faults = [
                 f"the snapshot holds {what} {key!r}, which this trainer lacks" for key in held - set(owners[kind])
             ]
@@ -393,6 +393,15 @@ class Listeners:
             fault = plain_fault(state, is_tensor)
             if fault:
                 raise CallerError(f"the state of callback {key!r} must be plain data or tensors, but {fault}")
+
+
+def _is_silent(key: str) -> bool:
+    """Say whether a saved entry is of a built-in callback that hears nothing of what is executed again."""
+    from . import callbacks
+
+    name = key.partition("/")[0].partition("#")[0]
+    kind = getattr(callbacks, name, None) if name in callbacks.__all__ else None
+    return kind is not None and not takes_part(kind, kind.in_rehearsal)
 
 
 class _Index(dict[tuple[str, type[Event], str], Heard]):

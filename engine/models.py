@@ -37,6 +37,11 @@ class Models:
         """The model as it was given."""
         return self.driver.model  # type: ignore[union-attr]
 
+    @property
+    def optimizers(self) -> list[Any]:
+        """The optimizers, as a list."""
+        return list(self.driver.optimizers)  # type: ignore[union-attr]
+
     def save_model(
         self, target: Any, only_state_dict: bool = True, model_save_fn: Callable[[Path], Any] | None = None
     ) -> None:

@@ -116,7 +116,7 @@ def enter(engine: Engine, source: Source, on_divergence: str, strict: bool) -> N
             chosen = Chosen(*look(source.run_dir, about["run"], place, engine.world.files, lacking), torn)
         else:
             chosen = Chosen(_given(engine, intact_snapshot(source), place, lacking if here else _nothing), torn=torn)
-        if chosen.snapshot is None and about.get("parent"):
+        if chosen.snapshot is None and about.get("parent") and about["parent"]["seq"]:
             raise SnapshotFault(_orphaned(source.run_dir, about["parent"], chosen.passed_over))
         known = chosen.snapshot is None or choosing.of_rank(chosen.snapshot, ranks) is not None
         past = Past.of(journal, chosen.snapshot) if known else Past()

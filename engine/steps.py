@@ -67,6 +67,7 @@ class Steps:
     _divisor: int = 1
     _closes: bool = True
     _tail: str = "flush"
+    _skips_batch: bool = False  # the next step passes over its batch
     _leave_out: bool | None = None  # None: it can't be asked for now
 
     @property
@@ -168,14 +169,15 @@ class Steps:
             raise CallerError("skip_update() is for listeners of on_before_optimizer_step")
         self._leave_out = True
 
-    def _pass_over(self) -> None:
+    @staticmethod
+    def _pass_over(trainer: Any, batch: Any) -> None:
         """Do nothing with the batch in work; close its window if it is the last of it."""
-        if self._closes and self.trainer_state.accumulated == 0:
-            self.driver.leave_out_step()  # type: ignore[union-attr]
-            self.step_skipped = True
+        if trainer._closes and trainer.trainer_state.accumulated == 0:
+            trainer.driver.leave_out_step()
+            trainer.step_skipped = True
             return
-        self.step()
-        self.zero_grad()
+        trainer.step()
+        trainer.zero_grad()
 
     def zero_grad(self) -> None:
         """Clear the gradients, if this batch closes the accumulation window."""
@@ -244,11 +246,14 @@ class Steps:
         self.step_skipped = False
         self._rates = ()
         losses = self._losses = []
+        step_fn = self._step_fn
+        if self._skips_batch:
+            step_fn, self._skips_batch = Steps._pass_over, False
         if self._closes or driver.world_size == 1:  # type: ignore[union-attr]
-            self._step_fn(self, self.batch)
+            step_fn(self, self.batch)
         else:
             with driver.no_sync():  # type: ignore[union-attr]
-                self._step_fn(self, self.batch)
+                step_fn(self, self.batch)
         if self._check is not None:
             self._check = self._check.after_step()
         self._losses = []

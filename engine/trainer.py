@@ -574,10 +574,12 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
         self.state.update(held)
 
     def _own_state(self) -> dict[str, Any]:
-        return {"since_validation": self._due.waited(), **self._window()}
+        skips = {"skips_batch": True} if self._skips_batch else {}
+        return {"since_validation": self._due.waited(), **skips, **self._window()}
 
     def _take_own_state(self, held: dict[str, Any]) -> None:
         self._due.go_on(held.get("since_validation", 0.0))
+        self._skips_batch = held.get("skips_batch", False)
         self._take_window(held)
 
     def _where(self, state: TrainerState) -> str:

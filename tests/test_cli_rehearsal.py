@@ -299,7 +299,7 @@ def test_a_transition_a_share_or_a_place_that_cannot_be_is_refused(run: Path, tm
     assert "holds a run already" in refused(*fork, run)
     fetch = next(record.seq for record in Journal(run) if record.source == "fetch")
     skip = "fork", run, "--at", str(fetch), *trainer("build"), "-o", tmp_path / "f", "--skip-batch"
-    assert "there is no batch in hand: the trainer stands in fetch" in refused(*skip)
+    assert f"there is no batch in hand: transition {fetch} leaves fetch" in refused(*skip)
     assert not (tmp_path / "f").exists()
 
 

@@ -309,18 +309,20 @@ def test_a_gradient_scaler_has_a_fingerprint_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_of_a_window_the_batch_that_closes_it_is_told(tmp_path: Path, known: bool) -> None:
-    """R38: a window that turns out to end with its epoch has none in hand."""
+def test_of_a_window_every_micro_batch_is_told_and_what_the_update_made_of_them(tmp_path: Path, known: bool) -> None:
+    """R38: a window that turns out to end with its epoch has no batch in hand."""
     trainer = stub([1, 2, 3, 4, 5], StubDriver(known_length=known), accumulation_steps=2, run_dir=tmp_path / "run")
     trainer.add_callback(Fingerprints(1))
     trainer.run()
     records = {record.seq: record for record in Journal(tmp_path / "run")}
     found = told(tmp_path / "run")
-    batches = [StubDriver().fingerprint_of(batch) for batch in (2, 4, 5)]
-    assert [each["batch"] for each in found] == 2 * (batches if known else [*batches[:2], None])
+    batches = [StubDriver().fingerprint_of(batch) for batch in (1, 2, 3, 4, 5)]
+    assert [each["batch"] for each in found] == 2 * (batches if known else [*batches, None])
     events = [records[each["at"]].event for each in found]
-    assert events == 2 * ["Stepped", "Stepped", "Stepped" if known else "Exhausted"]
-    assert None not in [each["gradients"] for each in found]
+    assert events == 2 * ["Stepped"] * 5 if known else 2 * [*["Stepped"] * 5, "Exhausted"]
+    closed = [not records[each["at"]].state.accumulated for each in found]
+    for part in ("gradients", "parameters", "buffers", "optimizers"):
+        assert [each[part] is not None for each in found] == closed
 
 
 def test_gradients_are_those_that_the_optimizer_is_given(tmp_path: Path) -> None:
@@ -477,7 +479,7 @@ def test_between_the_updates_that_are_due_nothing_is_computed() -> None:
             return "0" * 16
 
     stub([1, 2, 3, 4], Counted(), accumulation_steps=2, callbacks=Fingerprints(3), n_epochs=2).run()
-    assert calls == [2, ["gradients"], list(PARTS[1:])]
+    assert calls == [1, 2, ["gradients"], list(PARTS[1:])]
 
 
 def test_without_a_run_directory_they_are_at_hand_all_the_same() -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +22,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tachograph.drivers import StubDriver
 from tachograph.engine import (
+    EMA,
+    Callback,
     Checkpoint,
     CSVLogger,
     Events,
     Fingerprints,
     Journal,
+    LoadBestModel,
     LRSchedule,
     Progress,
     Trainer,
@@ -32,7 +40,7 @@ from tachograph.engine.snapshots import SnapshotFault, catalogue
 from tachograph.states import CallerError, TrainerState
 from tests.jobs import exact_job
 from tests.jobs.exact_job import EVERY, Configuration, covering, differences, outcome
-from tests.toys import files_of, stub
+from tests.toys import Mean, files_of, stub
 
 Proven = Callable[[int], None]
 
@@ -56,6 +64,8 @@ class Loop:
 class Net(nn.Sequential):
     def train_step(self, batch: Any) -> dict[str, torch.Tensor]:
         return {"loss": nn.functional.mse_loss(self(batch[0]), batch[1])}
+
+    validate_step = train_step
 
 
 def small(run_dir: Path | None = None, lr: float = 0.1, **settings: Any) -> Trainer:
@@ -351,7 +361,7 @@ def test_it_advances_in_memory_up_to_the_end_of_the_record(tmp_path: Path) -> No
     assert again.advance(10_000).state == "done"
     assert again.trainer_state.seq == trainer.trainer_state.seq
     assert not differences(dict(trainer.model.state_dict()), dict(again.model.state_dict()))
-    with pytest.raises(CallerError, match=r"the run's record ends here, after transition \d+: run\(\) goes on"):
+    with pytest.raises(CallerError, match=r"the run's record ends here, after transition \d+"):
         again.advance()
     assert files_of(tmp_path) == before
 
@@ -517,6 +527,270 @@ def test_without_a_run_directory_it_goes_on_in_memory(tmp_path: Path) -> None:
     fork.run()
     assert not differences(dict(straight.model.state_dict()), dict(fork.model.state_dict()))
     assert files_of(tmp_path) == before
+
+
+# -- who hears of it, and what is left behind --------------------------------------------------------------
+
+
+class Counting(Callback):
+    """Begins to count where a run begins or goes on, as callbacks without a memory do."""
+
+    def on_train_begin(self, trainer: Any) -> None:
+        self.n = 0
+
+    def on_after_resume(self, trainer: Any, report: Any) -> None:
+        self.n = 0
+
+    def on_train_batch_end(self, trainer: Any) -> None:
+        self.n += 1
+
+
+def test_callbacks_hear_that_they_begin_in_the_middle_as_after_a_resume(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run", callbacks=[Counting()]))
+    assert small(callbacks=[Counting()]).verify(tmp_path / "run", start=15) is None
+    held = Counting()
+    fork = small(tmp_path / "fork", callbacks=[held])
+    fork.rewind(tmp_path / "run", seq=20)
+    fork.run()
+    assert held.n == sum(record.event == "Stepped" for record in Journal(tmp_path / "fork"))
+
+
+def averaging(run_dir: Path | None, *callbacks: Any) -> Trainer:
+    settings: dict[str, Any] = {"n_epochs": 3, "validate_every": 2, "snapshot_every": "epoch", "lr": 0.05}
+    about = {"metrics": {"m": Mean()}, "validate_dataloaders": validation(), "monitor": "m", "larger_better": False}
+    return small(run_dir, callbacks=list(callbacks), **settings, **about)
+
+
+def validation() -> DataLoader[Any]:
+    made = torch.Generator().manual_seed(4)
+    return DataLoader(TensorDataset(torch.randn(8, 4, generator=made), torch.randn(8, 1, generator=made)), 4)
+
+
+@pytest.mark.parametrize("kind", [EMA, LoadBestModel], ids=lambda kind: kind.__name__)
+def test_a_trainer_that_has_run_verifies_again_and_forks_with_the_bits_of_its_run(
+    tmp_path: Path, kind: Callable[[], Any]
+) -> None:
+    """Averages are put out of the model again, and the best weights so far are remembered on the way."""
+    trainer = averaging(tmp_path / "run", kind())
+    trainer.run()
+    expected = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    other = averaging(None, kind())
+    assert other.verify(tmp_path / "run") is None
+    assert other.verify(tmp_path / "run") is None
+    assert trainer.verify(tmp_path / "run") is None
+    for nth, seq in enumerate((11, 17, 30, 40)):
+        fork = trainer if seq == 40 else averaging(None, kind())
+        fork.run_dir = tmp_path / f"fork-{nth}"
+        fork.rewind(tmp_path / "run", seq=seq)
+        fork.run()
+        assert diff(tmp_path / "run", tmp_path / f"fork-{nth}") is None
+        assert not differences(expected, dict(fork.model.state_dict()))
+
+
+def test_a_callback_with_files_that_heard_nothing_is_told_of_at_a_fork(tmp_path: Path) -> None:
+    def kept(run_dir: Path, folder: str) -> Trainer:
+        return averaging(run_dir, Checkpoint(tmp_path / folder, topk=1))
+
+    ran(kept(tmp_path / "run", "first"))
+    fork = kept(tmp_path / "fork", "second")
+    said = notices(fork)
+    fork.rewind(tmp_path / "run", seq=30)
+    fork.run()
+    assert [text for text in said if text.startswith("Checkpoint heard nothing from ")]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_worker_of_a_loader_is_left_behind_and_the_process_ends(tmp_path: Path, workers: int) -> None:
+    """Rewound once, twice, onwards, into an error; and nobody closes anything."""
+    ran(small(tmp_path / "run"))
+    code = f"""
+import multiprocessing, sys
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+from torch.utils.data import DataLoader
+from tests.test_rehearsal import small
+
+def build():
+    trainer = small()
+    trainer.train_dataloader = DataLoader(trainer.train_dataloader.dataset, 4, shuffle=True, num_workers={workers})
+    return trainer
+
+trainer = build()
+trainer.rewind({str(tmp_path / "run")!r}, seq=9)
+trainer.rewind({str(tmp_path / "run")!r}, seq=9)
+trainer.advance(2)
+assert len(multiprocessing.active_children()) == {workers}, multiprocessing.active_children()
+failing = build()
+failing.on("step -> fetch", lambda trainer: 1 / 0)
+try:
+    failing.rewind({str(tmp_path / "run")!r}, seq=9)
+except ZeroDivisionError:
+    pass
+assert len(multiprocessing.active_children()) == {workers}, multiprocessing.active_children()
+print("ended")
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "ended\n"), ended.stderr
+
+
+def test_nothing_of_a_verification_is_felt_outside_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generators, the seed, the time that counts towards max_time, files in the temporary directory."""
+    ran(small(tmp_path / "run", seed=4))
+    ran(small(tmp_path / "other", seed=5))
+    again = small(seed=None)
+    torch.manual_seed(9)
+    expected = torch.rand(3)
+    torch.manual_seed(9)
+    again.verify(tmp_path / "run")
+    assert torch.equal(torch.rand(3), expected)
+    assert again.seconds == 0.0
+    again.verify(tmp_path / "other")  # the seed of the one isn't that of the next
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    fresh = small(seed=4)
+    assert fresh.verify(tmp_path / "run") is None
+    assert any((tmp_path / "temporary").iterdir())
+    del fresh
+    gc.collect()
+    assert not any((tmp_path / "temporary").iterdir())
+
+
+# -- what was asked for by hand ----------------------------------------------------------------------------
+
+
+def test_a_batch_that_is_passed_over_is_so_for_a_verification_and_a_resume_as_well(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    seq = at(tmp_path / "run", "step", 3)
+    fork = small(tmp_path / "fork")
+    fork.rewind(tmp_path / "run", seq=seq)
+    fork.skip_batch()
+    fork.skip_batch()  # it is one batch
+    fork.run()
+    losses = [record.data["loss"] for record in Journal(tmp_path / "fork") if record.event == "Stepped"]
+    assert losses.count(None) == 1
+    assert next(Journal(tmp_path / "fork").sides("forked")).data["by_hand"] == [
+        f"batch of transition {seq} passed over"
+    ]
+    assert small().verify(tmp_path / "fork") is None
+    for snapshot in catalogue(tmp_path / "fork")[0][1:]:
+        shutil.rmtree(snapshot.path)
+    again = small(tmp_path / "fork", n_epochs=3)
+    again.run(resume_from="auto")
+    assert not list(Journal(tmp_path / "fork").sides("diverged"))
+    told = next(Journal(tmp_path / "fork").sides("matched"))
+    assert told.data["matched"] == told.data["of"] > 0
+
+
+def test_a_rewind_takes_back_what_was_asked_for(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    seq = at(tmp_path / "run", "step", 3)
+    fork = small(tmp_path / "fork")
+    fork.rewind(tmp_path / "run", seq=seq)
+    fork.skip_batch()
+    fork.rewind(tmp_path / "run", seq=seq)
+    fork.run()
+    assert diff(tmp_path / "run", tmp_path / "fork") is None
+
+
+def test_a_fork_from_the_first_transition_is_a_beginning(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    fork = small(tmp_path / "fork", snapshot_every=None)
+    fork.rewind(tmp_path / "run", seq=1)
+    struck = fork.on(Events.on_train_batch_end(once=2), lambda trainer: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fork.run()
+    struck.remove()
+    for snapshot in catalogue(tmp_path / "fork")[0]:
+        shutil.rmtree(snapshot.path)
+    again = small(tmp_path / "fork")
+    again.run(resume_from="auto")
+    assert diff(tmp_path / "run", tmp_path / "fork") is None
+
+
+def test_who_stopped_the_run_may_stop_the_fork_again_and_limits_are_those_of_now(tmp_path: Path) -> None:
+    def stopping(run_dir: Path | None, after: int, **settings: Any) -> Trainer:
+        trainer = small(run_dir, **settings)
+        trainer.on("step -> fetch", lambda t: t.stop("enough") if t.global_forward_batches == after else None)
+        return trainer
+
+    ran(stopping(tmp_path / "run", 4))
+    last = Journal(tmp_path / "run").last
+    assert last is not None
+    assert last.event == "Stopped"
+    assert stopping(None, 4).verify(tmp_path / "run") is None
+    with pytest.raises(CallerError, match="was asked for from outside"):
+        stopping(None, 4).verify(tmp_path / "run", start=last.seq, stop=last.seq)
+    fork = stopping(tmp_path / "fork", 4, n_epochs=3)
+    fork.rewind(tmp_path / "run", seq=last.seq)
+    assert fork.run().cur_epoch_idx == 3
+
+
+def test_a_run_that_ctrl_c_ended_matches_up_to_there(tmp_path: Path) -> None:
+    trainer = small(tmp_path / "run")
+    trainer.on("step -> fetch", lambda t: t.interrupt(signal.SIGINT) if t.trainer_state.seq == 12 else None)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()
+    assert small().verify(tmp_path / "run") is None
+
+
+def test_a_trainer_that_ends_before_the_point_cannot_stand_there(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    again = small(tmp_path / "fork")
+    again.on(Events.on_train_batch_end(once=1), lambda trainer: trainer.stop("early"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(
+            CallerError, match=r"transition 20 can't be reached: after \d+ this trainer came to its end"
+        ):
+            again.rewind(tmp_path / "run", seq=20)
+    with pytest.raises(CallerError, match="is no beginning"):
+        again.run()
+    assert not (tmp_path / "fork").exists()
+
+
+def test_at_its_end_a_trainer_says_where_to_go_on_from(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    again = small(tmp_path / "fork")
+    again.rewind(tmp_path / "run", seq=9)
+    again.advance(1000)
+    again.n_epochs = 3
+    last = again.trainer_state.seq
+    with pytest.raises(CallerError, match=rf"stands at its end, in 'done': rewind\(\) to the last transition, {last}"):
+        again.run()
+    again.rewind(tmp_path / "run", seq=last)
+    assert again.run().cur_epoch_idx == 3
+
+
+def test_a_fork_that_was_refused_can_be_had_elsewhere(tmp_path: Path) -> None:
+    ran(small(tmp_path / "run"))
+    fork = small(tmp_path / "run")
+    fork.rewind(tmp_path / "run", seq=9)
+    with pytest.raises(CallerError, match="holds a run already"):
+        fork.run()
+    fork.run_dir = tmp_path / "fork"
+    fork.run()
+    assert diff(tmp_path / "run", tmp_path / "fork") is None
+
+
+def test_lives_that_are_no_part_of_the_history_change_nothing_at_a_border(tmp_path: Path) -> None:
+    """The life between two others went on with another rate and left no trace but its word."""
+    run = tmp_path / "run"
+    small(run, n_epochs=1, snapshot_every=None).run()
+
+    def dies(trainer: Trainer) -> None:
+        trainer.on("on_after_resume", lambda trainer, report: 1 / 0)
+
+    for lr, kept in ((0.01, False), (0.1, True)):
+        life = small(run, lr=lr, snapshot_every=None)
+        if not kept:
+            dies(life)
+            with pytest.raises(ZeroDivisionError):
+                life.run(resume_from="auto")
+        else:
+            life.run(resume_from="auto")
+    again = small()
+    said = notices(again)
+    assert again.verify(run) is None
+    assert "went on with another" not in said[-1]
 
 
 # -- what can't be done ------------------------------------------------------------------------------------

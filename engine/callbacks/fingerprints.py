@@ -7,7 +7,6 @@ from typing import Any
 from tachograph.engine import arguments
 from tachograph.engine.events import Events
 from tachograph.states import Exhausted, Fetched, Stepped
-from tachograph.states.step import window_size
 
 from .callback import Callback
 
@@ -20,7 +19,7 @@ class Fingerprints(Callback):
 
     Of two runs they say which part differed first: the batch, the gradients, the parameters, the buffers, the
     optimizers or the gradient scaler. A fingerprint is 16 hex digits: equal for equal bits, on any device and with any
-    number of threads. It is taken of the batch that closes the accumulation window, as it goes to the step; of the
+    number of threads. It is taken of each micro-batch of the accumulation window, as it goes to the step; of the
     gradients as the optimizer is given them, after all other listeners (clipped, say); of all else after the update,
     when everyone has heard of it, as a snapshot there would have it. The update may have been skipped. Such a one
     isn't counted, so the next one is taken too.
@@ -49,7 +48,7 @@ class Fingerprints(Callback):
     def __init__(self, every: int = 100) -> None:
         self._every = arguments.count(every, "every")
         self.taken: dict[str, Any] | None = None
-        self._batch: str | None = None  # that closes a window which is due
+        self._batch: str | None = None  # in a window that is due
         self._update: dict[str, Any] | None = None  # what went into the last one that was due, until it is taken
 
     def subscribe(self, listeners: Any) -> None:
@@ -74,12 +73,8 @@ class Fingerprints(Callback):
         return self._update or {"batch": self._batch, "gradients": None}
 
     def _fetched(self, trainer: Any) -> None:
-        state = trainer.trainer_state
-        self._batch = None
-        if self._is_due(state.optimizer_steps):
-            window = window_size(state, trainer.accumulation_steps, trainer._tail)
-            if state.accumulated + 1 >= window:
-                self._batch = trainer.driver.fingerprint_of(trainer.batch)
+        due = self._is_due(trainer.trainer_state.optimizer_steps)
+        self._batch = trainer.driver.fingerprint_of(trainer.batch) if due else None
 
     def _begun_by_hand(self, trainer: Any, batch: Any, indices: Any = None) -> None:
         if trainer.train_batch_loop is not None:
@@ -93,7 +88,10 @@ class Fingerprints(Callback):
 
     def _stepped(self, trainer: Any) -> None:
         state = trainer.trainer_state
-        if state.accumulated or trainer.train_batch_loop is not None:  # a loop's epoch is no transition yet
+        if trainer.train_batch_loop is not None:  # its epoch is no transition yet
+            return
+        if state.accumulated:
+            self._take_batch(trainer)
             return
         if self._is_due(state.optimizer_steps - (not trainer.step_skipped)):
             # a step of the user's own may have taken its update unheard
@@ -102,6 +100,15 @@ class Fingerprints(Callback):
     def _exhausted(self, trainer: Any) -> None:
         if self._update is not None:
             self._take(trainer, self._update)
+
+    def _take_batch(self, trainer: Any) -> None:
+        """Tell of a micro-batch that closes no window: nothing else has come of it yet."""
+        if self._batch is not None:
+            self.taken = {"at": trainer.trainer_state.seq, "batch": self._batch, "gradients": None}
+            self.taken |= dict.fromkeys(_AFTER)
+            self._batch = None
+            if trainer._recorder is not None:
+                trainer._recorder.side("fingerprint", **self.taken)
 
     def _take(self, trainer: Any, before: dict[str, Any]) -> None:
         found = trainer.driver.fingerprints(_AFTER)

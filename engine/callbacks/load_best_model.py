@@ -68,6 +68,7 @@ class LoadBestModel(HasMonitorCallback):
             raise CallerError("model_save_fn writes files: give a save_folder for them")
         self._saver = Saver(save_folder, "model", only_state_dict, model_save_fn)
         self._in_files = save_folder is not None
+        self.in_rehearsal = not self._in_files
         self._load_fn = model_load_fn
         self._delete = delete_after_train
         self._begin_anew()

@@ -97,6 +97,7 @@ class MoreEvaluate(Callback):
         saving |= save_kwargs or {}
         if topk and topk_monitor is None:
             raise CallerError("topk needs topk_monitor: what is good of these results")
+        self.in_rehearsal = not topk
         self._top = TopkSaver(topk, topk_monitor, topk_larger_better, **saving)
         self.evaluator: Evaluator | None = None
         self.results: dict[str, Any] = {}

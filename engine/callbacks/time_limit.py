@@ -27,6 +27,7 @@ class TimeLimit(Callback):
     """
 
     replays = False
+    in_rehearsal = False  # what the clock decided is in the record
 
     def __init__(self, limit: Any, at: str = "batch") -> None:
         seconds = arguments.duration(limit, "limit")

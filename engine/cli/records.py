@@ -63,7 +63,8 @@ def _brought(record: Record) -> str:
     data = record.data
     if record.event == "Failed":
         ids = f"  samples {printable(str(data['ids']))}" if data.get("ids") else ""
-        return f"{data.get('kind')}: {printable(data.get('error', ''))}{ids}"
+        error = f": {printable(data['error'])}" if data.get("error") else ""
+        return f"{data.get('kind')}{error}{ids}"
     hidden = _FINGERPRINTS if record.event in ("Fetched", "Stepped") else ()
     shown = [_field(name, value) for name, value in data.items() if name not in hidden and _says_something(value)]
     if record.event == "Stepped":

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tachograph.states import CallerError, TachographError
@@ -24,19 +25,40 @@ def add_trainer(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def built(arguments: argparse.Namespace, *, telling: bool = True) -> Trainer:
+def built(arguments: argparse.Namespace, *, shown: bool = False) -> Trainer:
     """Build the trainer that was asked for; what it has to say goes to stderr.
+
+    Args:
+        arguments: those of the command.
+        shown: training goes on, so that a progress display stays, and says what there is to say.
 
     Raises:
         CallerError: it can't be built; the message says why.
     """
-    from tachograph.engine import Events
+    from tachograph.engine import Events, Progress
     from tachograph.engine.building import trainer_of
 
     trainer = trainer_of(arguments.trainer)
-    if telling:
+    displays = [callback for callback in trainer.listeners.callbacks.values() if isinstance(callback, Progress)]
+    for callback in () if shown else displays:
+        trainer.listeners.remove_callback(callback)
+    if not (shown and displays):
         trainer.on(Events.on_notice, say)
     return trainer
+
+
+def check_seq(run_dir: Path, seq: int | None, name: str) -> None:
+    """Refuse a transition that a run hasn't got, before the trainer is built.
+
+    Raises:
+        CallerError: it names the range.
+    """
+    from tachograph.engine import Journal
+
+    journal = Journal(run_dir)
+    first, last = journal.beginning.seq + 1, 0 if journal.last is None else journal.last.seq
+    if seq is not None and not first <= seq <= last:
+        raise CallerError(f"{name}={seq}: {run_dir} has the transitions {first} to {last}")
 
 
 def say(trainer: Any, text: str) -> None:

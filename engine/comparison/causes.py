@@ -7,7 +7,7 @@ the batch's content, generators, loss, gradients, the update. What can't have le
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -161,14 +161,15 @@ def _told(kind: str, known: Known) -> Told:
     certain = _of_settings(kind, known) or _of_unrestored(kind, known)
     if certain is not None:
         return certain
-    possible, resumed = _of_code(kind, known) or _of_environment(kind, known), _of_resume(kind, known)
+    possible, resumed = _of_environment(kind, known), _of_resume(kind, known)
     if possible is not None and resumed is not None:
-        return f"{possible[0]}; but {resumed[0]}", possible[1]
+        return f"{possible[0]}; but {resumed[0]}{_code(known)}", possible[1]
     if possible is not None or resumed is not None:
-        return possible or resumed  # type: ignore[return-value]
+        cause, hint = possible or resumed  # type: ignore[misc]
+        return f"{cause}{_code(known)}", hint
     cause, hint = _OF_KIND.get(kind, _of_other)(known)
     more = _tensors(known), _agreed(known), _resumed_earlier(known), _machines(kind, known)
-    return "; ".join(filter(None, (cause, *more))), hint
+    return "; ".join(filter(None, (cause, *more))) + _code(known), hint
 
 
 def _machines(kind: str, known: Known) -> str:
@@ -196,6 +197,7 @@ _REACH: dict[str, frozenset[str]] = {
     **dict.fromkeys(("snapshot_every", "keep_snapshots", "on_snapshot_fault", "seed_given"), frozenset()),
     **dict.fromkeys(("validate_every", "validation", "sanity_batches"), _ORDERING),
     **dict.fromkeys(("n_epochs", "n_batches", "max_time"), frozenset({"event", "lr"})),
+    "seed": frozenset({*ORDER, "results"}) - {"event"},
     **dict.fromkeys(("hyperparameters", "optimizers"), COMPUTED | {"lr"}),
     **dict.fromkeys(("precision", "compile"), COMPUTED),
     **dict.fromkeys(("accumulation_steps", "accumulation_tail", "loss_weight"), COMPUTED | _ORDERING | {"lr"}),
@@ -233,8 +235,13 @@ def relevant(pairs: Pairs, field: str) -> dict[str, tuple[Any, Any]]:
     return _able(pairs, kind_of(field))
 
 
+def _reach(name: str, kind: str) -> Collection[str]:
+    """Return what a setting or a part of the environment can have led to."""
+    return COMPUTED if name.isupper() else _REACH.get(name, (kind,))  # a variable decides on kernels and threads
+
+
 def _able(pairs: Pairs, kind: str) -> dict[str, tuple[Any, Any]]:
-    able = {n: pair for n, pair in pairs.items() if kind in _REACH.get(n.partition(".")[0], (kind,))}
+    able = {n: pair for n, pair in pairs.items() if kind in _reach(n.partition(".")[0], kind)}
     return {name: pair for name, pair in able.items() if not name.startswith(_NO_CAUSE)}
 
 
@@ -243,17 +250,13 @@ def _of_settings(kind: str, known: Known) -> Told | None:
     return (_another(able, known), _SHOW) if able else None
 
 
-def _of_code(kind: str, known: Known) -> Told | None:
+def _code(known: Known) -> str:
+    """Say that code was changed, beside a cause: it may be all there is to it, or a comment."""
     if not known.code:
-        return None
+        return ""
     first, more = known.code[0], len(known.code) - 1
     files = f"{first} and {more} more file{'s' if more > 1 else ''}" if more else first
-    also = _of_environment(kind, known)
-    also_told = f"; {also[0]}" if also else ""
-    return (
-        f"{files} {'are' if more else 'is'}n't the same in {known.names[0]} and {known.names[1]}{also_told}",
-        _VERIFY_A,
-    )
+    return f"; {files} {'are' if more else 'is'}n't the same in {known.names[0]} and {known.names[1]}, which may be why"
 
 
 def _of_environment(kind: str, known: Known) -> Told | None:
@@ -432,7 +435,7 @@ def _of_gradients(known: Known) -> Told:
         what = (
             f"samples, generators and losses of the window's {known.window} micro-batches agree and its gradients don't"
         )
-        return f"{what}: a micro-batch was lost to the window, or {_not_deterministic(known)}", _SHELL
+        return f"{what}: a micro-batch was lost to the window, or {_not_deterministic(known)}", _REPEAT
     what = "samples, generators and loss agree and the gradients don't"
     return f"{what}: what changes gradients (clipping, hooks), or {_not_deterministic(known)}", _REPEAT
 

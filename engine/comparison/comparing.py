@@ -245,7 +245,7 @@ def _agreeing(known: Known, sides: Sequence[Side], found: _Rank) -> list[str]:
     """Name what was compared and agrees up to the parting, or to the end."""
     told = []
     for name, differ in (("settings", known.settings), ("code", known.code), ("environment", known.environment)):
-        if not differ and all(side.about.get(name) for side in sides):
+        if not differ and all(side.about.get(name) for side in sides) and (name != "code" or _same_files(sides)):
             told.append(name)
     held: set[str] = set(known.agree)
     for record in sides[0].lately():
@@ -257,6 +257,11 @@ def _agreeing(known: Known, sides: Sequence[Side], found: _Rank) -> list[str]:
     return told
 
 
+def _same_files(sides: Sequence[Side]) -> bool:
+    """Say whether the two told of the same files: else what both have may agree, and the script be another one."""
+    return len({frozenset(side.about["code"]) for side in sides}) == 1
+
+
 def _unknown(kind: str, found: _Rank, known: Known, a: Side, b: Side) -> list[str]:
     told = []
     lacking = [side.name for side, have in zip((a, b), found.steps.have, strict=True) if not have]
@@ -264,7 +269,7 @@ def _unknown(kind: str, found: _Rank, known: Known, a: Side, b: Side) -> list[st
     if lacking and kind in COMPUTED | {"counters"} and not certain:
         who = f"{lacking[0]} has no fingerprints" if len(lacking) == 1 else "neither run has fingerprints"
         again = "run again with callbacks=[Fingerprints(every=1)]"
-        told.append(f"{who} of steps, so when batches, gradients and weights parted isn't known: {again}")
+        told.append(f"{who} of steps up to there, so when batches, gradients and weights parted isn't known: {again}")
     if not lacking and not (found.steps.agree or found.steps.differ):
         told.append("the fingerprints of the two runs have no update in common: give both the same `every`")
     if not all(side.about for side in (a, b)):

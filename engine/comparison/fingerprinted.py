@@ -58,15 +58,21 @@ def _of_steps(a: Journal, b: Journal, stop: int, within: int | None) -> Bits:
     while one is not None and other is not None:
         if one["at"] == other["at"]:
             values, same = _held_against(one, other)
-            if not values:
+            if not values and not _of_a_batch(one):
                 return attrs.evolve(found, agree=one["at"], parts=same)
-            found = attrs.evolve(found, differ=one["at"], values=values, same=same)
+            if values:
+                found = attrs.evolve(found, differ=one["at"], values=values, same=same)
             one, other = next(ones, None), next(others, None)
         elif one["at"] > other["at"]:
             one = next(ones, None)
         else:
             other = next(others, None)
     return found
+
+
+def _of_a_batch(told: Mapping[str, Any]) -> bool:
+    """Say whether it is of a micro-batch that closed no window: no update had been made of it."""
+    return all(told.get(name) is None for name in PARTS if name != "batch")
 
 
 def _held_against(

@@ -170,9 +170,14 @@ class RankHistory:
     @property
     def beginning(self) -> Position:
         """The point before the live history's first transition."""
-        first = next((i for i, _ in self.current), None)
-        header = None if first is None else self.segments[first][0][1]
-        return header.before if header is not None and header.forked else START
+        return self._origin(self.current[0][0]) if self.current else START
+
+    def _origin(self, incarnation: int) -> Position:
+        """Return the point before the first life that an incarnation goes back to: another run's if that is forked."""
+        header = self.segments[incarnation][0][1]
+        while header.parent is not None and header.parent.incarnation in self.segments:
+            header = self.segments[header.parent.incarnation][0][1]
+        return header.before if header.forked else START
 
     def end(self, incarnation: int) -> tuple[Position, bool]:
         """Return where an incarnation ends, and whether it was closed there."""
@@ -228,6 +233,9 @@ class RankHistory:
             return check_junction(opened, START)
         if opened[1].forked:
             return None
+        origin = self._origin(incarnation)
+        if parent.seq == origin.seq:  # nothing of the lives before it counts
+            return check_junction(opened, origin)
         last = next((i for i, _ in self.lineage(incarnation)[-2::-1]), -1)
         found = self.seek(last, parent.seq)
         if found is None:
@@ -239,7 +247,7 @@ class RankHistory:
 
         Segments that hold nothing from `start` on are passed over unread.
         """
-        end = START
+        end = self.beginning
         for incarnation, upto in self.current:
             opened = self.segments[incarnation][0]
             if not self.salvage and not opened[1].forked:

@@ -70,8 +70,9 @@ def judged(held: Sequence[Verification]) -> Verdict:
         return Verdict("matches", f"all {times} repetitions match what was recorded", held)
     if len(found) > 1:
         told = f"the {times} repetitions differ from each other: {len(parted)} of them part from the record"
-        way = "deterministic=True makes torch name the operation"
-        return Verdict("nondeterministic", f"{told}. An operation isn't deterministic; {way}", held)
+        way = "An operation isn't deterministic (deterministic=True makes torch name it), or something draws from a"
+        what = "source that no seed reaches: secrets, the time, a file that grows"
+        return Verdict("nondeterministic", f"{told}. {way} {what}", held)
     alike = f"all {times} repetitions part from the record at {parted[0].divergence.seq:,}, and in the same way"  # type: ignore[union-attr]
     changed = {k: v for k, v in parted[0].differing.items() if k not in _OF_THE_MACHINE}
     machine = {k: v for k, v in parted[0].differing.items() if k in _OF_THE_MACHINE}
@@ -132,7 +133,8 @@ def _chosen(parts: list[tuple[int, int]], share: float, chance: random.Random) -
 def _parts(rehearsal: Rehearsal) -> list[tuple[int, int]]:
     """Return the parts of a run that lie between two points where it can be entered: (first, last) of each."""
     begins = rehearsal.entries()
-    ends = [*begins[1:], rehearsal.last]
+    last = rehearsal.last - rehearsal.ends_from_outside(rehearsal.last)
+    ends = [*begins[1:], last]
     return [(begin + 1, end) for begin, end in zip(begins, ends, strict=True) if end > begin]
 
 

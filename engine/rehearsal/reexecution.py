@@ -226,7 +226,7 @@ class Reexecution:
         if told is None:
             return
         if not told.differ:
-            self.weights_at = seq
+            self.weights_at = seq if "parameters" in told.agree else self.weights_at
             return
         part, source = told.differ[0], self._journal.seek(seq).source
         found = Divergence(seq, f"fingerprint.{part}", told.held[part], told.found[part], "", state=source)

@@ -26,7 +26,7 @@ class Rehearsals:
     batch: Any
     accumulation_steps: int
     say: Callable[[str], None]
-    _step_fn: Callable[[Any, Any], Any]
+    _skips_batch: bool
     _place_in_window: Callable[[Any], None]
 
     _rehearsal: Any
@@ -79,7 +79,7 @@ class Rehearsals:
             CallerError: the run has no such transition, or can't be executed up to it by this trainer; as in `verify`.
             SnapshotFault: there is no snapshot to begin at; it names the nearest.
         """
-        from .rehearsing import Rehearsal, warn
+        from .rehearsing import Rehearsal, let_go_at_exit, warn
 
         rehearsal = Rehearsal(self, run_dir)  # type: ignore[arg-type]
         rehearsal.check(seq, "seq")
@@ -89,10 +89,11 @@ class Rehearsals:
             rehearsal.refuse_other_hyperparameters()
             stopped = rehearsal.go(seq - 1)
             if stopped:
-                raise CallerError(f"transition {seq:,} can't be reached from the snapshot before: {stopped}")
+                raise CallerError(f"transition {seq:,} can't be reached: {stopped}")
         assert rehearsal.reexecution is not None
         rehearsal.reexecution.parted = lambda found: self.say(f"parts from the record at {found}")
         self._rehearsal = rehearsal
+        let_go_at_exit(self.driver)
         self._ready_by_hand()
         return self.trainer_state  # type: ignore[no-any-return]
 
@@ -112,8 +113,8 @@ class Rehearsals:
         rehearsal = self._standing("advance")
         if type(transitions) is not int or transitions < 1:
             raise CallerError(f"transitions must be an integer > 0, not {transitions!r}")
-        if self.trainer_state.seq >= rehearsal.last:
-            raise CallerError(f"the run's record ends here, after transition {rehearsal.last}: run() goes on from here")
+        if rehearsal.ended or self.trainer_state.seq >= rehearsal.last:
+            raise CallerError(rehearsal.ended or f"the run's record ends here, after transition {rehearsal.last}")
         with rehearsal.going_on():
             stopped = rehearsal.go(min(self.trainer_state.seq + transitions, rehearsal.last))
         if stopped:
@@ -157,14 +158,9 @@ class Rehearsals:
                 f"there is no batch in hand: the trainer stands in {self.trainer_state.state}, before transition "
                 f"{self.trainer_state.seq + 1}. Rewind to one that leaves step"
             )
-        step_fn = self._step_fn
-
-        def pass_over(trainer: Any, batch: Any) -> None:
-            self._step_fn = step_fn
-            trainer._pass_over()
-
-        self._step_fn = pass_over
-        rehearsal.by_hand.append(f"batch of transition {self.trainer_state.seq + 1} passed over")
+        if not self._skips_batch:
+            self._skips_batch = True
+            rehearsal.by_hand.append(f"batch of transition {self.trainer_state.seq + 1} passed over")
 
     def _standing(self, name: str) -> Any:
         if self._rehearsal is None:

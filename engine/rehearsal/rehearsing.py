@@ -6,12 +6,15 @@ that would leave something behind hear nothing. Every transition on the way is h
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import platform
+import shutil
 import sys
 import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +22,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from tachograph.drivers import NO_BATCH
+from tachograph.states import Failed, Stopped
 from tachograph.states.errors import CallerError
 
 from .. import beginning, recording, resume, saving, snapshots
 from ..callbacks.fingerprints import Fingerprints
 from ..comparison.divergence import Divergence
-from ..journal import Journal, JournalError, Record, SideRecord
+from ..journal import Journal, JournalError, Position, Record, SideRecord
+from ..listeners import takes_part
 from ..snapshot_writer import write_whole
 from ..snapshots import Snapshot, SnapshotFault
 from .reexecution import Reexecution
@@ -53,6 +58,8 @@ class Rehearsal:
         last: the last one.
         differing: settings that differ between the run and the trainer, and may: name -> (the run's, the trainer's).
         changed_code: the user's own files that changed since the run's last life.
+        begun: the snapshot that it began at; None: the run's beginning.
+        ended: why it can't go on, though the run did; "" where it can.
         passed_over: a sentence for each snapshot that couldn't be used.
         by_hand: what was changed where the trainer stands, in words.
         reexecution: what the transitions are held against.
@@ -81,6 +88,8 @@ class Rehearsal:
         self.changed_code: list[str] = []
         self.by_hand: list[str] = []
         self.passed_over: list[str] = []
+        self.begun: Snapshot | None = None
+        self.ended = ""
         self.reexecution: Reexecution | None = None
 
     # -- where to begin ------------------------------------------------------------------------------------
@@ -95,8 +104,8 @@ class Rehearsal:
         place = snapshots.place_in(self.journal)
         held, self.passed_over = snapshots.candidates(*snapshots.catalogue(self.run_dir), self.about["run"])
         for snapshot in held:
-            where = place(snapshot) if snapshot.exact and snapshot.seq <= seq else None
-            if where is None or snapshot.about()["unwritten"] is not None:
+            where = place(snapshot) if snapshot.seq <= seq and _is_fit(snapshot) else None
+            if where is None:
                 continue
             placed = attrs.evolve(snapshot, incarnation=where)
             fault = placed.fault()
@@ -132,7 +141,7 @@ class Rehearsal:
         """Return the transitions after which the run can be entered: those of its snapshots, and 0 if it can begin."""
         place = snapshots.place_in(self.journal)
         held, _ = snapshots.candidates(*snapshots.catalogue(self.run_dir), self.about["run"])
-        fit = {s.seq for s in held if s.exact and place(s) is not None and not s.fault_by_size()}
+        fit = {s.seq for s in held if _is_fit(s) and place(s) is not None}
         return sorted({0, *fit} if self._can_begin() else fit)
 
     def earliest(self) -> int:
@@ -140,7 +149,23 @@ class Rehearsal:
         return next(iter(self.entries()), self.first - 1) + 1
 
     def _can_begin(self) -> bool:
-        return self.first == 1 and (self.trainer._beginning is not None or _is_new(self.trainer))
+        trainer = self.trainer
+        if self.first > 1:
+            return False
+        return _is_new(trainer) or (
+            trainer._beginning is not None and not self._later_memory(trainer._beginning.snapshot)
+        )
+
+    def _later_memory(self, snapshot: Snapshot) -> str:
+        """Name a callback that remembers something, and had nothing to remember at a snapshot: it can't be put back."""
+        trainer = self.trainer
+        assert trainer.driver is not None
+        if _is_new(trainer):
+            return ""
+        extra, _ = trainer.driver.read(snapshot.path)
+        held = extra["listeners"]["callbacks"]
+        callbacks = trainer.listeners.callbacks.items()
+        return next((name for name, c in callbacks if name not in held and c.on_save_checkpoint(trainer)), "")
 
     def cost(self, start: Snapshot | None, seq: int) -> str:
         """Say where it is done again from, and how many transitions that takes, and how long they took in the run."""
@@ -169,10 +194,12 @@ class Rehearsal:
         Raises:
             SettingsChanged, RestoreFault, RestoreMismatch: the trainer isn't built as the run's was.
         """
-        life = 0 if start is None else self._borders().get(start.seq, start.incarnation)
+        late = "" if start is None else self._later_memory(start)
+        if late:
+            raise CallerError(f"{late} remembers what came later, and can't be put back to before: build a new trainer")
+        life = 0 if start is None else self._borders().get(start.seq, (0, start.incarnation))[1]
         held = recording.in_force(self.about, self.journal, life)
-        self.trainer._rehearsal = None
-        with self._at_work(held):
+        with self._closing(), self._at_work(held):
             self._take_limits(held)
             self._hold_settings(held)
             self._stand(start, parted)
@@ -182,15 +209,30 @@ class Rehearsal:
     def going_on(self) -> Iterator[None]:
         """Run the body with the trainer at work where it stands."""
         life = self.record(self.trainer.trainer_state.seq + 1).incarnation
-        with self._at_work(recording.in_force(self.about, self.journal, life)):
+        with self._closing(), self._at_work(recording.in_force(self.about, self.journal, life)):
             self.trainer._recorder = self.reexecution  # type: ignore[assignment]
             yield
+        self.trainer._rehearsal = self
+
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
+        """Run the body, and let go of the loader's workers if it fails: nobody stands there then."""
+        trainer, driver = self.trainer, self.trainer.driver
+        assert driver is not None
+        if trainer._rehearsal is not self:
+            driver.close()
+        trainer._rehearsal = None
+        try:
+            yield
+        except BaseException:
+            driver.close()
+            raise
 
     @contextlib.contextmanager
     def _at_work(self, held: dict[str, Any]) -> Iterator[None]:
         trainer = self.trainer
         batches = held.get("num_train_batch_per_epoch", -1), held.get("validation", {}).get("batches", -1)
-        limits = trainer.n_epochs, trainer.n_batches, trainer.max_time
+        limits, seconds = (trainer.n_epochs, trainer.n_batches, trainer.max_time), trainer.seconds
         with (
             trainer._at_work(*batches, held.get("sanity_batches", _SANITY_BATCHES)),
             trainer.listeners.hushed(),
@@ -202,6 +244,7 @@ class Rehearsal:
                 yield
             finally:
                 self._leave(*limits)
+        trainer._limits.resume(seconds)  # what is done again is no time of a run
 
     def _leave(self, n_epochs: int | None, n_batches: int | None, max_time: float | None) -> None:
         trainer = self.trainer
@@ -262,6 +305,7 @@ class Rehearsal:
             point = trainer._beginning.snapshot
         batch: Any = NO_BATCH
         trainer.batch = trainer.batch_indices = None
+        trainer._skips_batch = False
         if point is None:
             trainer.trainer_state = attrs.evolve(trainer.trainer_state, seq=0)
             trainer._prepare()
@@ -277,16 +321,24 @@ class Rehearsal:
         for callback in trainer.listeners.callbacks.values():
             if isinstance(callback, Fingerprints):
                 self.reexecution.inputs = lambda held=callback: held.inputs  # type: ignore[misc]
+        self.begun = start
         if point is not None:
             trainer._reenter(state, batch)
+            if start is not None:
+                trainer._hear_inside("on_after_resume", self._report())
             assert trainer.driver is not None
             trainer.driver.restore_generators()
 
-    def _borders(self) -> dict[int, int]:
-        """Return by the last transition of each life that another one followed, which one that was."""
-        lives = self.journal.lineage
-        ends = [upto for _, upto in lives[:-1]]
-        return {upto: number for upto, (number, _) in zip(ends, lives[1:], strict=True) if upto is not None}
+    def _report(self) -> resume.ResumeReport:
+        """Say where the trainer stands, as a resume does: callbacks begin what they count there."""
+        snapshot = None if self.begun is None else self.begun.path
+        seq = self.trainer.trainer_state.seq
+        return resume.ResumeReport(self.run_dir, snapshot, seq, 0, self.passed_over, [], {})
+
+    def _borders(self) -> dict[int, tuple[int, int]]:
+        """Return by the last transition of each life that another one followed: (which, and which that was)."""
+        pairs = itertools.pairwise(self.journal.lineage)
+        return {upto: (before, after) for (before, upto), (after, _) in pairs if upto is not None}
 
     def refuse_other_hyperparameters(self) -> None:
         """Refuse a trainer whose optimizers were built with other values: they would be felt on the way.
@@ -308,28 +360,44 @@ class Rehearsal:
             Why it stopped before; "" where it didn't.
         """
         trainer = self.trainer
-        for border, life in sorted(self._borders().items()):
+        for border, lives in sorted(self._borders().items()):
             if trainer.trainer_state.seq < border <= upto:
                 trainer._loop(border)
-                stopped = self._cross(border, life)
-                if stopped:
-                    return stopped
+                self.ended = self._early(border) or self._cross(border, *lives)
+                if self.ended:
+                    return self.ended
         trainer._loop(upto)
-        return ""
+        self.ended = self._early(upto)
+        return self.ended
 
-    def _cross(self, border: int, life: int) -> str:
+    def _early(self, upto: int) -> str:
+        """Say that the trainer came to an end of its own before so many transitions; "" if it didn't."""
+        state = self.trainer.trainer_state
+        if state.seq >= upto:
+            return ""
+        why = f": {state.stop_asked}" if getattr(state, "stop_asked", "") else ""
+        return f"after {state.seq:,} this trainer came to its end, and the run didn't{why}"
+
+    def _cross(self, border: int, before: int, life: int) -> str:
         """Go over to the life that was resumed here, without restoring what it restored: that must be what is there."""
         trainer = self.trainer
-        changed = {
-            k: v for r in self.journal.beginnings() if r.incarnation == life for k, v in r.data["changed"].items()
-        }
-        felt = [name for name in changed if recording.is_felt([name])]
-        if felt:
-            old, new = changed[felt[0]]
-            return f"after {border:,} the run went on with another {felt[0]}: {old} before, {new} from there on"
-        self._take_limits(recording.in_force(self.about, self.journal, life))
+        held, now = (recording.in_force(self.about, self.journal, number) for number in (before, life))
+        felt = {k: pair for k, pair in recording.differences(held, now).items() if recording.is_felt([k])}
+        for name, (old, new) in felt.items():
+            return f"after {border:,} the run went on with another {name}: {old} before, {new} from there on"
+        told = [record for record in self.journal.beginnings() if record.incarnation == life]
+        if not all(record.data.get("exact", True) for record in told):
+            return f"after {border:,} the run went on from a snapshot that isn't exact: an error had struck in a step"
+        self._take_limits(now)
         trainer.trainer_state = trainer._with_limits(attrs.evolve(trainer.trainer_state, stop_asked=""))
         return ""
+
+    def ends_from_outside(self, seq: int) -> bool:
+        """Say whether a transition is an end that somebody asked for (a stop, a signal, Ctrl-C): no work was done."""
+        record = self.record(seq)
+        if record.event == Failed.__name__:
+            return record.data.get("kind") in ("KeyboardInterrupt", "SystemExit")
+        return record.event == Stopped.__name__
 
     # -- standing there ------------------------------------------------------------------------------------
 
@@ -337,35 +405,79 @@ class Rehearsal:
         """Return what is recorded of a transition."""
         return self.journal.seek(seq)
 
+    @property
+    def run_arguments(self) -> dict[str, Any]:
+        """The limits that `run()` was given where the trainer stands."""
+        assert self.reexecution is not None
+        held = recording.in_force(self.about, self.journal, self.reexecution.position.incarnation)
+        return {
+            "num_train_batch_per_epoch": held.get("num_train_batch_per_epoch", -1),
+            "num_eval_batch_per_dl": held.get("validation", {}).get("batches", -1),
+            "num_eval_sanity_batch": held.get("sanity_batches", _SANITY_BATCHES),
+        }
+
     def fork(self) -> None:
         """Begin a run of the trainer's own where it stands; the point is told as its parent.
 
         Raises:
-            CallerError: its run directory holds a run already.
+            CallerError: its run directory holds a run already, or the trainer stands at an end.
         """
-        trainer, reexecution = self.trainer, self.reexecution
+        trainer, driver, reexecution = self.trainer, self.trainer.driver, self.reexecution
         assert reexecution is not None
-        assert trainer.driver is not None
+        assert driver is not None
         position, state, batch = reexecution.position, trainer.trainer_state, trainer.batch
-        trainer.driver.close()
+        if state.state in trainer.machine.final:
+            raise CallerError(
+                f"the trainer stands at its end, in '{state.state}': rewind() to the last transition, {state.seq}, and "
+                "let the limits be others"
+            )
+        driver.close()
         trainer._prepare()
-        held = recording.in_force(self.about, self.journal, position.incarnation)
+        self._ask_again()
         if trainer.run_dir is not None:
-            parent = {"run": self.about["run"], **attrs.asdict(position), "run_dir": str(self.run_dir)}
-            about = beginning.created(trainer, trainer.run_dir, parent)
-            trainer._recorder = trainer._open_recorder(
-                about, incarnation=0, parent=attrs.evolve(position, incarnation=-1)
-            )
-            changed = recording.differences(held, {**about["settings"], "environment": about["environment"]})
-            trainer._recorder.side(
-                "forked", **parent, changed={k: list(v) for k, v in changed.items()}, by_hand=self.by_hand
-            )
+            self._record_fork(position)
         trainer.announced_until = position.seq
         trainer._reenter(trainer.trainer_state, NO_BATCH if batch is None else batch)
+        if position.seq:
+            with driver.forked():
+                trainer._hear_inside("on_after_resume", self._report())
         trainer.say(f"goes on from transition {state.seq:,} of {self.run_dir}")
+        for sentence in self._unheard():
+            trainer.say(sentence)
         trainer._snapshot()  # it must not depend on the other run's files, not even for a moment
         if trainer._recorder is not None:
             trainer._recorder.snapshots.wait()
+
+    def _record_fork(self, position: Position) -> None:
+        trainer = self.trainer
+        assert trainer.run_dir is not None
+        held = recording.in_force(self.about, self.journal, position.incarnation)
+        parent = {"run": self.about["run"], **attrs.asdict(position), "run_dir": str(self.run_dir)}
+        about = beginning.created(trainer, trainer.run_dir, parent)
+        point = attrs.evolve(position, incarnation=-1) if position.seq else None
+        trainer._recorder = trainer._open_recorder(about, incarnation=0, parent=point)
+        changed = recording.differences(held, {**about["settings"], "environment": about["environment"]})
+        told = {"changed": {k: list(v) for k, v in changed.items()}, "by_hand": self.by_hand}
+        trainer._recorder.side("forked", **parent, **told)
+        policy = trainer._policy
+        if policy.has_work and not any(policy is held for held in trainer.listeners.callbacks.values()):
+            trainer.listeners.add_callback(policy)  # the trainer was built without a run directory
+
+    def _ask_again(self) -> None:
+        """Who had asked the run to stop where it ended may ask again, and the limits of now decide."""
+        state = self.trainer.trainer_state
+        ended = state.seq < self.last and self.record(state.seq + 1).dest in self.trainer.machine.final
+        if ended and getattr(state, "stop_asked", ""):
+            self.trainer.trainer_state = attrs.evolve(state, stop_asked="")
+
+    def _unheard(self) -> Iterator[str]:
+        """Say which callbacks with a memory heard nothing of what was executed again."""
+        trainer, begun = self.trainer, 0 if self.begun is None else self.begun.seq
+        upto = trainer.trainer_state.seq
+        for name, callback in trainer.listeners.callbacks.items():
+            silent = not takes_part(callback, callback.in_rehearsal)
+            if upto > begun and silent and callback.on_save_checkpoint(trainer):
+                yield f"{name} heard nothing from {begun + 1:,} to {upto:,}: what it remembers is that of {begun:,}"
 
 
 class Beginning:
@@ -375,8 +487,8 @@ class Beginning:
         snapshot: it.
     """
 
-    def __init__(self, folder: tempfile.TemporaryDirectory[str], snapshot: Snapshot) -> None:
-        self._folder = folder
+    def __init__(self, folder: str, snapshot: Snapshot) -> None:
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.snapshot = snapshot
 
     @classmethod
@@ -393,10 +505,31 @@ class Beginning:
             "state": attrs.asdict(state, recurse=False),
             "unwritten": None,
         }
-        folder = tempfile.TemporaryDirectory(prefix="tachograph-")
-        path = Path(folder.name) / "beginning"
+        folder = tempfile.mkdtemp(prefix="tachograph-")
+        path = Path(folder) / "beginning"
         snapshot = write_whole(trainer.world.files, path, about, lambda to: driver.save(capture, to), "", 0)
         return cls(folder, snapshot)
+
+
+def _is_fit(snapshot: Snapshot) -> bool:
+    """Say whether a run can be entered at a snapshot, so that what follows is exact and stands in the journal."""
+    return snapshot.exact and not snapshot.fault_by_size() and snapshot.about()["unwritten"] is None
+
+
+_standing: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Drivers whose loaders are open, though no run is under way."""
+
+
+def let_go_at_exit(driver: Any) -> None:
+    """Have a driver's workers ended before Python waits for them, if nobody has by then."""
+    if not _standing:
+        atexit.register(_let_go)
+    _standing.add(driver)
+
+
+def _let_go() -> None:
+    for driver in list(_standing):
+        driver.close()
 
 
 def _is_new(trainer: Trainer) -> bool:
@@ -408,4 +541,4 @@ def warn(divergence: Divergence) -> None:
     warnings.warn(f"the way there isn't what was recorded: {divergence}", stacklevel=8)
 
 
-__all__ = ["Beginning", "Rehearsal", "warn"]
+__all__ = ["Beginning", "Rehearsal", "let_go_at_exit", "warn"]

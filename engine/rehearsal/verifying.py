@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
-from tachograph.states import Failed, Stopped
+from tachograph.states import Failed
 from tachograph.states.errors import CallerError
 
 from ..comparison.causes import Known, explained
@@ -68,16 +68,18 @@ def verify(trainer: Trainer, run_dir: str | Path, start: int | None, stop: int |
     """Execute a part of a run again; see `Trainer.verify`."""
     rehearsal = Rehearsal(trainer, run_dir)
     first, last = _range(rehearsal, start, stop)
-    record = rehearsal.record(last)
-    if record.event == Stopped.__name__:  # from outside, as far as anybody can tell: no work was done
+    if rehearsal.ends_from_outside(last):
+        if first == last:
+            raise CallerError(f"transition {last} was asked for from outside: there is nothing to execute again")
         last -= 1
     begin = rehearsal.start(first - 1)
     begins = 0 if begin is None else begin.seq
     cost = rehearsal.cost(begin, last) if last > begins else ""
     trainer.say(f"executes {run_dir} again, {cost}")
-    found, stopped = None, ""
+    found, stopped, seed = None, "", (trainer.seed, trainer._seed_given)
+    assert trainer.driver is not None
     try:
-        with rehearsal.entered(begin, _part):
+        with trainer.driver.forked(), rehearsal.entered(begin, _part):
             try:
                 stopped = rehearsal.go(last)
             except Parted as parted:
@@ -87,9 +89,9 @@ def verify(trainer: Trainer, run_dir: str | Path, start: int | None, stop: int |
                 if found is None and rehearsal.reexecution is not None:
                     rehearsal.reexecution.matched += 1  # it failed as it had
     finally:
-        if trainer.driver is not None:
-            trainer.driver.close()
+        trainer.driver.close()
         trainer.batch = trainer.batch_indices = None
+        trainer.seed, trainer._seed_given = seed
     assert rehearsal.reexecution is not None
     if found is not None and not found.cause:
         found = _explained(found, rehearsal)

@@ -12,7 +12,7 @@ from tachograph.states import CallerError
 
 from ..options import number
 from ..screen import Screen
-from ..trainers import add_trainer, built, in_a_sentence
+from ..trainers import add_trainer, built, check_seq, in_a_sentence
 
 if TYPE_CHECKING:
     from tachograph.engine import Trainer
@@ -51,19 +51,29 @@ def run(arguments: argparse.Namespace) -> int:
     recording.load(arguments.run)
     if recording.holds_a_run(arguments.output):
         raise CallerError(f"{arguments.output} holds a run already: give another -o")
+    check_seq(arguments.run, arguments.at, "seq")
+    from tachograph.engine import Journal
     from tachograph.engine.building import builder_of
 
+    source = Journal(arguments.run).seek(arguments.at).source
+    if arguments.skip_batch and source != "step":
+        raise CallerError(f"there is no batch in hand: transition {arguments.at} leaves {source}, and not step")
+
     change = None if arguments.change is None else builder_of(arguments.change, "--change")
-    trainer = built(arguments)
-    with in_a_sentence(f"executing {arguments.run} again up to transition {arguments.at}"):
-        trainer.rewind(arguments.run, seq=arguments.at)
-    with in_a_sentence(f"{arguments.change}"):
-        _change(trainer, arguments)
-        if change is not None:
-            change(trainer)
-    trainer.run_dir = arguments.output
-    with in_a_sentence(f"training in {arguments.output}"):
-        state = trainer.run()
+    trainer = built(arguments, shown=True)
+    assert trainer.driver is not None
+    try:
+        with in_a_sentence(f"executing {arguments.run} again up to transition {arguments.at}"):
+            trainer.rewind(arguments.run, seq=arguments.at)
+        with in_a_sentence("the change"):
+            _change(trainer, arguments)
+            if change is not None:
+                change(trainer)
+        trainer.run_dir = arguments.output
+        with in_a_sentence(f"training in {arguments.output}"):
+            state = trainer.run(**trainer._rehearsal.run_arguments)
+    finally:
+        trainer.driver.close()
     told = f"{arguments.output} went on from transition {arguments.at - 1:,} of {arguments.run}, and ended in "
     Screen().line(
         f"{told}{state.state} after {state.seq:,}. Compare: tachograph diff {arguments.run} {arguments.output}"
@@ -77,6 +87,6 @@ def _change(trainer: Trainer, arguments: argparse.Namespace) -> None:
     if arguments.skip_batch:
         trainer.skip_batch()
     if arguments.n_epochs is not None:
-        trainer.n_epochs = arguments.n_epochs
+        trainer.n_batches, trainer.n_epochs = None, arguments.n_epochs
     if arguments.n_batches is not None:
         trainer.n_batches = arguments.n_batches

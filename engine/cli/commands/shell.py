@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tachograph.engine import recording
 
-from ..trainers import add_trainer, built, in_a_sentence
+from ..trainers import add_trainer, built, check_seq, in_a_sentence
 
 if TYPE_CHECKING:
     from tachograph.engine import Trainer
@@ -37,11 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Open the shell, or run the code; 1: the code raised something."""
     recording.load(arguments.run)
+    check_seq(arguments.run, arguments.at, "seq")
     trainer = built(arguments)
-    with in_a_sentence(f"executing {arguments.run} again up to transition {arguments.at}"):
-        trainer.rewind(arguments.run, seq=arguments.at)
     assert trainer.driver is not None
     try:
+        with in_a_sentence(f"executing {arguments.run} again up to transition {arguments.at}"):
+            trainer.rewind(arguments.run, seq=arguments.at)
         return _entered(arguments, _names(trainer, arguments))
     finally:
         trainer.driver.close()

@@ -13,7 +13,7 @@ from tachograph.states import CallerError
 
 from ..options import number
 from ..screen import Screen, exact, printable
-from ..trainers import add_trainer, built, in_a_sentence
+from ..trainers import add_trainer, built, check_seq, in_a_sentence
 
 if TYPE_CHECKING:
     from tachograph.engine.rehearsal import Verification
@@ -55,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.sample is not None and (arguments.start is not None or arguments.stop is not None):
         raise CallerError("--sample looks here and there in the whole run: leave --start and --stop out")
     recording.load(arguments.run)  # a mistyped path is said before anything is imported
+    for name in ("start", "stop"):
+        check_seq(arguments.run, getattr(arguments, name), name)
     screen = Screen()
     if arguments.repeat is not None:
         return _repeat(arguments, screen)
