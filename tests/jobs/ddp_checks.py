@@ -277,7 +277,8 @@ def fingerprints_are_those_of_one_model_and_of_each_ranks_batch(folder: Path) ->
     assert journal is not None
     told = [side.data for side in journal.sides("fingerprint")]
     assert told[-1] == taken.taken
-    assert len(told) == trainer.trainer_state.optimizer_steps
+    assert len(told) == trainer.trainer_state.global_forward_batches  # each micro-batch of a window
+    assert sum(each["parameters"] is not None for each in told) == trainer.trainer_state.optimizer_steps
     expect_alike([{**each, "batch": None} for each in told])
     first, second = ranks().gather([each["batch"] for each in told])
     assert not {*first} & {*second}
