@@ -176,6 +176,13 @@ def test_what_needs_no_journal_answers_whatever_is_wrong_with_it(
     tried(form, make, good, tmp_path)
 
 
+@pytest.mark.parametrize("form", ["report", "export"])
+def test_a_place_that_is_not_there_is_named_as_it_was_given(form: str, good: Path, tmp_path: Path) -> None:
+    said = cli(*FORMS[form](good, good, tmp_path / "nowhere"))
+    assert said.status == 2
+    assert f"there is no folder {tmp_path}/nowhere" in said.err
+
+
 @pytest.mark.parametrize("form", [form for form in FORMS if form not in ("unpack", "watch")])
 def test_a_run_that_was_begun_and_wrote_nothing_is_answered(form: str, good: Path, tmp_path: Path) -> None:
     tried(form, no_journal, good, tmp_path)

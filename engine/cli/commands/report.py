@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tachograph.engine import recording
+from tachograph.states import CallerError
 
 from ..options import rank
 from ..screen import Screen, printable, size
@@ -25,6 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the page."""
     for run_dir in arguments.runs:
         recording.load(run_dir)  # what is no run is said at once
+    if not arguments.output.absolute().parent.is_dir():
+        raise CallerError(f"there is no folder {arguments.output.parent} for the page")
     screen = Screen()
     screen.line(f"Reading {', '.join(printable(str(run_dir)) for run_dir in arguments.runs)}")
     sys.stdout.flush()  # a long journal takes a while
