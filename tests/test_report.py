@@ -558,7 +558,7 @@ def test_the_command_imports_no_torch(run_dir: Path) -> None:
         (["RUN", "RUN"], "compares different runs, and one of these was given twice"),
         (["RUN", "-o", "."], ". is a directory: name a file, report.html for example"),
         (["RUN", "-o", "RUN/run.json"], "is a part of the run: name another file"),
-        (["RUN", "-o", "none/it.html"], "No such file or directory"),
+        (["RUN", "-o", "none/it.html"], "there is no folder"),
         (["RUN", "--rank", "7"], "no journal of rank 7"),
         (["RUN", "--rank", "x"], "'x' isn't the number of a rank"),
         ([], "the following arguments are required: RUN"),
