@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import itertools
 import platform
 import shutil
@@ -231,10 +232,9 @@ class Rehearsal:
     @contextlib.contextmanager
     def _at_work(self, held: dict[str, Any]) -> Iterator[None]:
         trainer = self.trainer
-        batches = held.get("num_train_batch_per_epoch", -1), held.get("validation", {}).get("batches", -1)
         limits, seconds = (trainer.n_epochs, trainer.n_batches, trainer.max_time), trainer.seconds
         with (
-            trainer._at_work(*batches, held.get("sanity_batches", _SANITY_BATCHES)),
+            trainer._at_work(*_batches(held)),
             trainer.listeners.hushed(),
             self._fingerprinted(),
         ):
@@ -261,7 +261,7 @@ class Rehearsal:
         """Run the body with fingerprints taken where the run has some, be the trainer built with them or not."""
         listeners = self.trainer.listeners
         own = any(isinstance(callback, Fingerprints) for callback in listeners.callbacks.values())
-        if own or self.trainer.train_batch_loop is not None or not self._has_fingerprints():
+        if own or self.trainer.train_batch_loop is not None or not self._has_fingerprints:
             yield
             return
         added = Fingerprints(every=1)
@@ -271,6 +271,7 @@ class Rehearsal:
         finally:
             listeners.remove_callback(added)
 
+    @functools.cached_property
     def _has_fingerprints(self) -> bool:
         items = itertools.islice(self.journal.everything_since(self.first), _LOOKED_AT)
         return any(isinstance(item, SideRecord) and item.kind == "fingerprint" for item in items)
@@ -410,11 +411,8 @@ class Rehearsal:
         """The limits that `run()` was given where the trainer stands."""
         assert self.reexecution is not None
         held = recording.in_force(self.about, self.journal, self.reexecution.position.incarnation)
-        return {
-            "num_train_batch_per_epoch": held.get("num_train_batch_per_epoch", -1),
-            "num_eval_batch_per_dl": held.get("validation", {}).get("batches", -1),
-            "num_eval_sanity_batch": held.get("sanity_batches", _SANITY_BATCHES),
-        }
+        names = ("num_train_batch_per_epoch", "num_eval_batch_per_dl", "num_eval_sanity_batch")
+        return dict(zip(names, _batches(held), strict=True))
 
     def fork(self) -> None:
         """Begin a run of the trainer's own where it stands; the point is told as its parent.
@@ -509,6 +507,12 @@ class Beginning:
         path = Path(folder) / "beginning"
         snapshot = write_whole(trainer.world.files, path, about, lambda to: driver.save(capture, to), "", 0)
         return cls(folder, snapshot)
+
+
+def _batches(held: dict[str, Any]) -> tuple[int, int | float, int]:
+    """Return the limits that `run()` was given: of an epoch, of each validation loader, of the sanity check."""
+    validate = held.get("validation", {}).get("batches", -1)
+    return held.get("num_train_batch_per_epoch", -1), validate, held.get("sanity_batches", _SANITY_BATCHES)
 
 
 def _is_fit(snapshot: Snapshot) -> bool:
