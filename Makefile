@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DOCS := .venv-docs
 CONSTRAINTS := $(wildcard constraints.txt)
 INSTALL = $(BIN)/python -m pip install -qq $(CONSTRAINTS:%=-c %)
 # The strict editable install links single files, so it is made anew when a product file comes, goes or is renamed.
@@ -13,7 +14,7 @@ WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench clean
+.PHONY: help demo test test-all check bench docs clean
 
 help: ## say this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,8 +37,12 @@ bench: $(INSTALLED) ## measure what a step, a record and a resume cost
 	@$(BIN)/python -c 'import ignite' 2>/dev/null || $(INSTALL) -e '.[bench]' --config-settings editable_mode=strict
 	@for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
 
-clean: ## remove the environment, and all that was built or cached
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+docs: $(DOCS)/installed ## build the documentation: site/index.html, which needs no network
+	@$(DOCS)/bin/zensical build --strict
+	@cp $(DOCS)/mermaid/sphinx_immaterial/bundles/mermaid/mermaid.min.js site/assets/javascripts/
+
+clean: ## remove the environments, and all that was built or cached
+	rm -rf $(VENV) $(DOCS) .cache site build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -r {} +
 
 $(INSTALLED): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
@@ -51,3 +56,12 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Tachograph needs Python 3.10 or newer, but \
 	$(PYTHON) is " + sys.version.split()[0] + ": say for example make PYTHON=python3.12 ...")'
 	@$(PYTHON) -m venv $(VENV)
+
+# Groups of dependencies need pip 25.1. PyPI has Mermaid itself in this one wheel, which is installed for that file only.
+$(DOCS)/installed: pyproject.toml
+	@echo "Installing into $(DOCS) ..."
+	@$(PYTHON) -m venv --clear $(DOCS)
+	@$(DOCS)/bin/python -m pip install -qq --upgrade 'pip>=25.1'
+	@$(DOCS)/bin/python -m pip install -qq --group docs
+	@$(DOCS)/bin/python -m pip install -qq --no-deps --target $(DOCS)/mermaid --group mermaid
+	@touch $@
