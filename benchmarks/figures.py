@@ -13,12 +13,13 @@ so that each takes `--json FILE` and `--quick` (as short as it can be, to see th
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ class Figure:
         budget: what is asked for; None: nothing is.
         better: "less": the value may be at most the budget; "more": at least.
         note: what a reader must know of it: of how many, compared with what.
+        series: the curve it is a point of; "": none. See `curve`.
+        x: where on the curve.
     """
 
     name: str
@@ -48,6 +51,8 @@ class Figure:
     budget: float | None = attrs.field(default=None, converter=attrs.converters.optional(float))
     better: str = attrs.field(default="less", validator=attrs.validators.in_(("less", "more")))
     note: str = ""
+    series: str = ""
+    x: float = 0.0
 
     @property
     def met(self) -> bool | None:
@@ -81,6 +86,12 @@ class Figure:
             return "met"
         share = f", {self.missed_by / self.budget:.0%}" if self.budget else ""
         return f"missed by {number(self.missed_by, self.unit)}{share}"
+
+
+def curve(series: str, points: Mapping[float, float], unit: str, of: str = "", note: str = "") -> list[Figure]:
+    """Return the points of a curve: x -> value; `of` is what x counts."""
+    series = f"{series}, by {of}" if of else series
+    return [Figure(f"{series}: {number(x)}", y, unit, note=note, series=series, x=x) for x, y in points.items()]
 
 
 @attrs.frozen
@@ -129,7 +140,7 @@ def _cpu() -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _versions() -> Iterable[tuple[str, str]]:
+def _versions() -> Iterator[tuple[str, str]]:
     for name in _DISTRIBUTIONS:
         try:
             yield name, version(name)
@@ -171,11 +182,22 @@ def finish(measure: Callable[[argparse.Namespace], Sequence[Figure]], options: a
 
 
 def show(figures: Iterable[Figure]) -> None:
-    """Print figures as a table."""
-    rows = [(f.name, f.measured, f.asked, f.verdict, f.note) for f in figures]
+    """Print figures as a table, a curve in one row."""
+    rows = list(rows_of(figures))
     widths = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip())
+
+
+def rows_of(figures: Iterable[Figure]) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield the cells of a table: what, measured, asked, met or not, note; a curve is one row."""
+    for series, held in itertools.groupby(figures, lambda figure: figure.series):
+        some = list(held)
+        if series:
+            points = "; ".join(f"{number(f.x)}: {number(f.value)}" for f in some)
+            yield series, f"{points} {some[0].unit}".rstrip(), "", "", some[0].note
+        else:
+            yield from ((f.name, f.measured, f.asked, f.verdict, f.note) for f in some)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:

@@ -1,16 +1,21 @@
-"""What a training step of two processes costs above a bare loop with `DistributedDataParallel`, and what a ballot does.
+"""What a step of several processes costs above a bare loop with `DistributedDataParallel`, and what a vote does.
 
-The work of `overhead.py` (a 32-64-2 MLP with Adam, batch 16 for each rank, one thread), over gloo on this machine. Both
-ranks run every contender once in each round, in the same random order, and the difference to the bare loop of the same
-round is taken. A ballot is counted between epochs, and after a step that one of the ranks has asked for it at.
+The small work (a 32-64-2 MLP with Adam, batch 16 for each rank, one thread), over gloo on this machine, of 1 to 4
+ranks. The ranks run every contender once in each round, in the same random order, and the difference to the bare loop
+of the same round is taken; medians over the rounds. A vote is what the ranks take together between epochs, and at the
+end of a step at which one of them has asked for it; a run that nobody asks anything of takes none.
 
-    python benchmarks/ranks.py --rounds 40
+Where there are more ranks than cores they wait for each other's share of the processor: then a step's own time grows
+with their number, and what is above it with it.
+
+    python benchmarks/ranks.py --rounds 40 --worlds 2
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import json
 import os
 import random
 import shutil
@@ -18,30 +23,39 @@ import socket
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from overhead import Plain, Work
+from figures import Figure, curve, finish, parser
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
+from work import BATCH, QUIET, model, samples
 
 from tachograph.drivers.ddp import TorchDDPDriver
 from tachograph.engine import Trainer
 
-WORLD = 2
-BALLOTS = 2000
+VOTES = 1000
 
 
-class SharedWork(Work):
-    """The same work, shared by two ranks."""
+class Work:
+    """The same work, shared by the ranks."""
+
+    def __init__(self, steps: int, world: int) -> None:
+        self.data = TensorDataset(*samples(BATCH * steps * world))
+
+    def new(self) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        net = model()
+        return net, torch.optim.Adam(net.parameters())
 
     def bare(self) -> float:
-        model, optimizer, _ = self.new()
-        wrapped = DistributedDataParallel(_Losses(model))
-        loader = DataLoader(self.data, batch_size=16, sampler=DistributedSampler(self.data))
+        net, optimizer = self.new()
+        wrapped = DistributedDataParallel(_Losses(net))
+        loader = DataLoader(self.data, batch_size=BATCH, sampler=DistributedSampler(self.data))
         began = time.perf_counter()
         for batch in loader:
             wrapped(batch).backward()
@@ -50,9 +64,9 @@ class SharedWork(Work):
         return time.perf_counter() - began
 
     def ours(self, run_dir: Path | None) -> float:
-        model, optimizer, loader = self.new()
-        options = {"n_epochs": 1, "run_dir": run_dir, "snapshot_every": None, "progress_bar": None}
-        trainer = Trainer(model, "torch_ddp", loader, optimizer, **options)
+        net, optimizer = self.new()
+        loader = DataLoader(self.data, batch_size=BATCH, shuffle=True)
+        trainer = Trainer(net, "torch_ddp", loader, optimizer, n_epochs=1, run_dir=run_dir, **QUIET)
         times: list[float] = []
         trainer.on("on_train_epoch_begin", lambda trainer: times.append(time.perf_counter()))
         trainer.on("on_train_epoch_end", lambda trainer: times.append(time.perf_counter()))
@@ -61,31 +75,31 @@ class SharedWork(Work):
 
 
 class _Losses(torch.nn.Module):
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, net: torch.nn.Module) -> None:
         super().__init__()
-        self.model = model
+        self.net = net
 
     def forward(self, batch: list[torch.Tensor]) -> torch.Tensor:
-        return self.model.train_step(batch)["loss"]
+        return self.net.train_step(batch)["loss"]
 
 
-def ballot() -> float:
-    """Return the seconds of one ballot, between ranks that are there."""
+def vote() -> float:
+    """Return the seconds of one vote, between ranks that are there."""
     ranks = TorchDDPDriver(torch.nn.Linear(1, 1), "cpu").ranks
     ranks.barrier()
     began = time.perf_counter()
-    for _ in range(BALLOTS):
+    for _ in range(VOTES):
         ranks.vote(0)
-    return (time.perf_counter() - began) / BALLOTS
+    return (time.perf_counter() - began) / VOTES
 
 
-def rank_of(rank: int, port: int, rounds: int, steps: int, folder: str) -> None:
-    """Measure, in one of the ranks."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(WORLD)}
+def rank_of(rank: int, world: int, port: int, rounds: int, steps: int, folder: str) -> None:
+    """Measure, in one of the ranks; the first one writes down what it saw."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    work, run_dir = SharedWork(steps * WORLD, Plain), Path(folder) / "run"
+    work, run_dir = Work(steps, world), Path(folder) / "run"
 
     def journal_on() -> float:
         if rank == 0:
@@ -93,7 +107,11 @@ def rank_of(rank: int, port: int, rounds: int, steps: int, folder: str) -> None:
         dist.barrier()
         return work.ours(run_dir)
 
-    contenders = {"bare loop": work.bare, "journal off": lambda: work.ours(None), "journal on": journal_on}
+    contenders: dict[str, Callable[[], float]] = {
+        "bare": work.bare,
+        "off": lambda: work.ours(None),
+        "on": journal_on,
+    }
     order = random.Random(0)
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
@@ -102,35 +120,60 @@ def rank_of(rank: int, port: int, rounds: int, steps: int, folder: str) -> None:
             dist.barrier()
             took = contenders[name]()
             if number:  # the first round warms up
-                seconds[name].append(took)
-    cast = ballot()
+                seconds[name].append(took / steps * 1e6)
+    seconds["vote"] = [vote() * 1e6 if world > 1 else 0.0]
     if rank == 0:
-        report(seconds, steps, cast)
+        (Path(folder) / "seen").write_text(json.dumps(seconds))
     dist.barrier()
+    dist.destroy_process_group()
 
 
-def report(seconds: dict[str, list[float]], steps: int, cast: float) -> None:
-    """Print the table."""
-    micro = {name: [s / steps * 1e6 for s in held] for name, held in seconds.items()}
-    bare = micro["bare loop"]
-    print(f"{'':14s} {'median':>9s} {'fastest':>9s} {'above bare':>11s}   µs a step of {WORLD} ranks")
-    for name, held in micro.items():
-        above = statistics.median(a - b for a, b in zip(held, bare, strict=True))
-        print(f"{name:14s} {statistics.median(held):9.1f} {min(held):9.1f} {above:11.1f}")
-    print(f"a ballot: {cast * 1e6:.1f} µs, {cast * 1e6 / statistics.median(bare):.2f} of a bare step")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40, help="rounds; each contender runs once in each (40)")
-    parser.add_argument("--steps", type=int, default=100, help="steps a run (100)")
-    options = parser.parse_args()
+def seen_by(world: int, rounds: int, steps: int) -> dict[str, list[float]]:
+    """Start so many ranks; return the µs a step of each contender, and of a vote."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (port, options.rounds, options.steps, folder)
-        torch.multiprocessing.spawn(rank_of, arguments, nprocs=WORLD)
+        torch.multiprocessing.spawn(rank_of, (world, port, rounds, steps, folder), nprocs=world)
+        seen: dict[str, list[float]] = json.loads((Path(folder) / "seen").read_text())
+    return seen
+
+
+def told(seen: dict[int, dict[str, list[float]]]) -> Iterator[Figure]:
+    """Tell of each number of ranks."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    note = f"{cores} cores"
+
+    def points(of: Callable[[dict[str, list[float]]], float]) -> dict[float, float]:
+        return {world: of(held) for world, held in seen.items()}
+
+    def above(name: str) -> Callable[[dict[str, list[float]]], float]:
+        return lambda held: statistics.median(a - b for a, b in zip(held[name], held["bare"], strict=True))
+
+    yield from curve("a bare step", points(lambda held: statistics.median(held["bare"])), "µs", "ranks", note)
+    for name in ("off", "on"):
+        title = f"journal {name}, above the bare loop"
+        yield from curve(title, points(above(name)), "µs", "ranks", "medians of pairs")
+    votes = {world: held["vote"][0] for world, held in seen.items() if world > 1}
+    yield from curve("a vote", votes, "µs", "ranks", f"mean of {VOTES}; a step takes none")
+    for world, held in seen.items():
+        share = above("on")(held) / statistics.median(held["bare"])
+        yield Figure(f"{world} ranks: journal on, of a bare step", share, note="above it, as a share of it")
+
+
+def measure(options: argparse.Namespace) -> list[Figure]:
+    worlds = [int(part) for part in options.worlds.split(",")]
+    if options.quick:
+        worlds, options.rounds, options.steps = [2], 1, 10
+    return list(told({world: seen_by(world, options.rounds, options.steps) for world in worlds}))
+
+
+def main() -> None:
+    options: Any = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=25, help="rounds; each contender runs once in each (25)")
+    options.add_argument("--steps", type=int, default=100, help="steps a run (100)")
+    options.add_argument("--worlds", default="1,2,3,4", help="numbers of ranks (1,2,3,4)")
+    finish(measure, options.parse_args())
 
 
 if __name__ == "__main__":
