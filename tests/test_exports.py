@@ -456,7 +456,7 @@ def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(
     for held in [m for m in sys.modules if m.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, held)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(CallerError, match=rf"needs {module}.*: pip install tachograph\[{name}\]"):
+    with pytest.raises(CallerError, match=rf"needs {module}.*: pip install 'tachograph\[{name}\]'"):
         export(run_dir, name, tmp_path / "x")
     assert not (tmp_path / "x").exists()
 

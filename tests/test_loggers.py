@@ -609,7 +609,7 @@ def test_a_process_of_a_launch_that_trains_for_itself_logs_for_itself(
 def test_a_library_that_is_missing_is_named_with_what_to_type(monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
     """C4: optional extras."""
     monkeypatch.setitem(sys.modules, MODULES[backend], None)
-    with pytest.raises(CallerError, match=rf"isn't installed: pip install tachograph\[{backend}\]"):
+    with pytest.raises(CallerError, match=rf"isn't installed: pip install 'tachograph\[{backend}\]'"):
         logger_of(backend, "run")
 
 

@@ -20,9 +20,9 @@ from .whole import whole
 
 FORMATS = {
     "csv": "a row for each transition, a column for each field",
-    "parquet": "the same, typed (pip install tachograph[parquet])",
+    "parquet": "the same, typed (pip install 'tachograph[parquet]')",
     "sqlite": "a database with the tables transitions, sides, notes and run",
-    "tensorboard": "a folder of event files (pip install tachograph[tensorboard])",
+    "tensorboard": "a folder of event files (pip install 'tachograph[tensorboard]')",
     "trace": "what the run did when, for Perfetto or chrome://tracing; packed if the path ends with .gz",
 }
 """name, which is its module's as well -> what it writes."""

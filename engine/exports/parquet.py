@@ -30,7 +30,7 @@ def write(source: Source, path: Path) -> int:
         import pyarrow.parquet
     except ImportError as error:
         raise CallerError(
-            "the format 'parquet' needs pyarrow, which isn't installed: pip install tachograph[parquet]"
+            "the format 'parquet' needs pyarrow, which isn't installed: pip install 'tachograph[parquet]'"
         ) from error
     columns = Columns()
     for record in source.records():

@@ -27,7 +27,7 @@ def write(source: Source, path: Path) -> int:
         from tensorboard.compat.proto import event_pb2, summary_pb2  # noqa: F401
     except ImportError as error:
         raise CallerError(
-            "the format 'tensorboard' needs tensorboard, which isn't installed: pip install tachograph[tensorboard]"
+            "the format 'tensorboard' needs tensorboard, which isn't installed: pip install 'tachograph[tensorboard]'"
         ) from error
     count, boards = 0, {}
     try:

@@ -418,4 +418,4 @@ def _plain(value: Real) -> int | float:
 
 def needed(module: str, extra: str, why: str) -> CallerError:
     """Say that an optional library is missing, and how to get it."""
-    return CallerError(f"{why} needs {module}, which isn't installed: pip install tachograph[{extra}]")
+    return CallerError(f"{why} needs {module}, which isn't installed: pip install 'tachograph[{extra}]'")

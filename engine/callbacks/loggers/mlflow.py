@@ -31,7 +31,7 @@ class MLflowLogger(Logger):
         shared: `log_every`, `folder`, `step_on` and `on_fault`, as of `Logger`.
 
     Raises:
-        CallerError: mlflow isn't installed (`pip install tachograph[mlflow]`), or as `Logger` says.
+        CallerError: mlflow isn't installed (`pip install 'tachograph[mlflow]'`), or as `Logger` says.
     """
 
     kind = needs = "mlflow"

@@ -24,7 +24,7 @@ class TensorBoardLogger(Logger):
         monitor, larger_better, log_exception, log_loss_every: as of `Logger`, as are all others.
 
     Raises:
-        CallerError: tensorboard isn't installed (`pip install tachograph[tensorboard]`), or as `Logger` says.
+        CallerError: tensorboard isn't installed (`pip install 'tachograph[tensorboard]'`), or as `Logger` says.
     """
 
     kind = needs = "tensorboard"

@@ -32,7 +32,7 @@ class WandbLogger(Logger):
         shared: `log_every`, `folder`, `step_on` and `on_fault`, as of `Logger`.
 
     Raises:
-        CallerError: wandb isn't installed (`pip install tachograph[wandb]`), or as `Logger` says.
+        CallerError: wandb isn't installed (`pip install 'tachograph[wandb]'`), or as `Logger` says.
     """
 
     kind = needs = "wandb"
