@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from tachograph.states.errors import CallerError
+
 from . import carrying, fingerprints, generators, hyperparameters, restoring, storage
 from .driver import NO_BATCH, Driver
 from .errors import RestoreFault
@@ -28,6 +30,7 @@ class Captures(Driver):
     # what the other parts bring
     device: torch.device
     _scaler: Any
+    _loader: Any
     _source: BatchSource | None
     _losses: Losses | None
     _built: dict[str, Any] | None
@@ -61,6 +64,11 @@ class Captures(Driver):
         grads = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
         in_hand = batch is not NO_BATCH
         plain = in_hand and storage.is_plain(batch)
+        if in_hand and not plain and self._source is None:
+            raise CallerError(
+                f"the batch in hand is saved with a snapshot: plain data and tensors only, but it is a "
+                f"{type(batch).__name__} with something else in it, and no loader could fetch it again"
+            )
         return {
             "staging": staging,
             "names": fingerprints.names_in(self.model, self.optimizers),
@@ -108,6 +116,10 @@ class Captures(Driver):
         restoring.check_scaler(self._scaler, rest["scaler"])
         if self._source is not None:
             self._source.check(rest["loader"])
+        elif self._loader is None and rest["loader"] is not None:
+            raise RestoreFault(
+                "the snapshot holds the state of a training loader, and there is none: set_dataloader() comes first"
+            )
         faults = {} if rest["new_rank"] else generators.faults(rest.get("generators"), self.device)
         if faults and strict:
             raise RestoreFault(

@@ -61,6 +61,8 @@ class TorchDriver(Evaluations, Trials):
     """
 
     _share: bool | None = None  # whether the training loader is dealt out to ranks; None: if it can be
+    _loader: Any = None  # an engine of one's own may get its data elsewhere
+    _max_batches: int = -1
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class TorchDriver(Evaluations, Trials):
         self.optimizers: list[Optimizer] = []
         self._scaler = self.precision.scaler
         self._autocast = self.precision.autocast
-        self._set_to_none = set_grad_to_none
+        self._set_to_none = self._plain_zero = set_grad_to_none
         self._non_blocking = non_blocking
         self._auto_call = auto_call
         self._train_fn_name = train_fn or ("train_step" if hasattr(model, "train_step") else "forward")
@@ -143,7 +145,7 @@ class TorchDriver(Evaluations, Trials):
         self.model.to(self.device)
         self._as_built()
         self._seed = seed
-        self._source = self._sourced(seed)
+        self._source = None if self._loader is None else self._sourced(seed)
         self._digest = generators.digest_reader(whole_digest, self.device)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -161,7 +163,7 @@ class TorchDriver(Evaluations, Trials):
             ],
             "precision": self.precision.name,
             "train_fn": self._train_fn_name,
-            **settings_of(self._loader, -1, self.ranks, self._share),
+            **({} if self._loader is None else settings_of(self._loader, -1, self.ranks, self._share)),
         }
 
     def _sourced(self, seed: int) -> BatchSource:
@@ -215,11 +217,17 @@ class TorchDriver(Evaluations, Trials):
     # -- training ------------------------------------------------------------------------------------------
 
     def length(self) -> int | None:
+        if self._loader is None:
+            return None
         length = length_of(self._loader) if self._source is None else self._source.length()
         limits = [most for most in (self._max_batches, self._overfit) if most > 0]
         return None if length is None else min([length, *limits])
 
     def open_epoch(self, epoch: int, done: int, samples: int | None = None) -> int | None:
+        if self._loader is None:
+            raise CallerError(
+                "no training loader was given, so there is no epoch to open: set_dataloader() comes first"
+            )
         assert self._source is not None, "setup() comes first"
         length = self._source.open(epoch, done, samples)
         cut = length is not None and length < done and self._max_batches > 0

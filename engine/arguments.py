@@ -170,13 +170,6 @@ def duration(value: Any, name: str) -> float | None:
     return float(seconds)
 
 
-def seed(value: Any) -> int:
-    """Check a seed."""
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise CallerError(f"seed must be an integer from 0 to 2**63 - 1, not {value!r}")
-    return value
-
-
 def cadence(every: Any) -> Any:
     """Check `validate_every`: cadences come back as a tuple, a function as `f(trainer) -> bool`."""
     if callable(every):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tachograph.drivers import Driver
 from tachograph.states import Event, Machine, MachineFault
 from tachograph.states.errors import CallerError
 
@@ -66,3 +67,30 @@ def check_snapshots(keep: Any, on_fault: Any, state: Any) -> tuple[Keep | None, 
     if rules is not None:
         rules.check_state(state)
     return rules, on_fault
+
+
+def check_seed(value: Any) -> int:
+    """Return a seed that was given.
+
+    Raises:
+        CallerError: it isn't an integer from 0 to 2**63 - 1.
+    """
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise CallerError(f"seed must be an integer from 0 to 2**63 - 1, not {value!r}")
+    return value
+
+
+def seed_of(given: Any, driver: Driver | None) -> int | None:
+    """Return the seed of a run: the one that was given, or the driver's; None without a driver.
+
+    Raises:
+        CallerError: it is no seed, or there is no driver whose generators it could seed.
+    """
+    if given is None:
+        return None if driver is None else driver.initial_seed()
+    if driver is None:
+        raise CallerError(
+            f"seed={given!r} seeds the generators of a driver, and driver is None: give a driver, or seed what draws "
+            "by yourself"
+        )
+    return check_seed(given)

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import attrs
 
-from tachograph.drivers import Driver
+from tachograph.drivers import NO_BATCH, Driver
 from tachograph.drivers.ranks import ALONE, Ranks
 from tachograph.states import Event, Failed, Machine, Stopped, TrainerState
 from tachograph.states.errors import CallerError
@@ -29,7 +30,7 @@ from . import beginning, ending, recording, resume, saving, sources
 from .beginning import Rest
 from .callbacks.callback import Callback
 from .callbacks.snapshot_policy import SnapshotPolicy
-from .checks import Perform, as_callbacks, check_perform, check_snapshots
+from .checks import Perform, as_callbacks, check_perform, check_snapshots, seed_of
 from .interruptions import Interruptions
 from .journal import Journal, JournalWriteError, Position
 from .listeners import Handle, Listeners
@@ -38,6 +39,7 @@ from .recorder import Recorder
 from .requeue import requeue_of
 from .signals import Signals
 from .together import Together
+from .user_state import State
 from .world import World
 
 Fn = TypeVar("Fn", bound=Callable[..., Any])
@@ -52,7 +54,8 @@ class Engine(Interruptions):
         machine: the table.
         perform: state name -> `function(state) -> event`, for every state that isn't final.
         state: the state to begin in, a frozen attrs value with `state` and `seq`; None means `TrainerState()`.
-        driver: does the heavy part of snapshots; None means that there is none, and no snapshot is taken.
+        driver: does the heavy part of snapshots; None means that there is none, and no snapshot is taken. It is set up,
+            and its gradients are cleared, when a run begins.
         run_dir: where the journal and the snapshots go; "auto": `runs/<UTC time>-<short id>`; None: nowhere.
         snapshot_every: "epoch", a number of batches, a time such as "10min", or None: only at signals and errors.
         callbacks: one `Callback` or a sequence of them.
@@ -61,25 +64,33 @@ class Engine(Interruptions):
         on_snapshot_fault: what a snapshot that can't be written means: "raise" ends the run with the error, "warn"
             goes on, and the next one is tried.
         requeue: True asks Slurm to requeue the job when SIGUSR1 ends the run; see `requeue_of` for its other values.
+        seed: what the driver's generators are seeded with when a run begins; None takes the driver's initial seed, and
+            leaves the generators alone.
 
     Attributes:
         machine: the table.
         driver: the driver, or None.
+        seed: the run's seed; None without a driver.
+        state: your own values, saved with every snapshot: a dict with attributes.
         ranks: the processes that train together; see `Ranks`.
         listeners: who hears what.
         trainer_state: where the run is; always what is committed.
         run_dir: the run directory, or None.
         exception: the error that ended the run, while `on_exception` is heard and after.
         announced_until: the last transition that a process before this one had announced to its listeners.
-        batch: the batch in hand, between its fetch and the end of its step; else None.
+        batch: the batch in hand, between its fetch and the end of its step; else None. It is saved with a snapshot.
         world: the disk, the clock, and work beside the run; a simulation gives another one before `run()`.
         as_trained: what the model is saved in once the run has ended: functions that make a context manager, entered in
             their order. A callback that leaves other weights in the model than those that were trained adds one.
 
     Raises:
         MachineFault: a state that isn't final has no function, or a function no state.
-        CallerError: a callback, `snapshot_every`, `keep_snapshots` or `on_snapshot_fault` can't be used.
+        CallerError: a callback, `snapshot_every`, `keep_snapshots`, `on_snapshot_fault` or `seed` can't be used.
     """
+
+    seed: int | None
+
+    _unheard: Collection[type[Event]] = ()  # events of the engine's own making; see `JournalWriter.hold`
 
     def __init__(
         self,
@@ -94,10 +105,13 @@ class Engine(Interruptions):
         keep_snapshots: Any = None,
         on_snapshot_fault: str = "raise",
         requeue: Any = None,
+        seed: int | None = None,
     ) -> None:
         check_perform(machine, perform)
         self.machine = machine
         self.driver = driver
+        self.seed, self._seed_given = seed_of(seed, driver), seed is not None
+        self.state = State()
         self.ranks: Ranks = ALONE if driver is None else driver.ranks
         self.together = Together()
         self.listeners = Listeners(machine)
@@ -117,6 +131,7 @@ class Engine(Interruptions):
         self._rest: Rest | None = None
         self._rehearsal: Any = None  # what has brought a trainer to the point of a run where it stands
         self._running = False
+        self._thread = 0  # the one that runs it
         self._attention = False
         self._snapshot_asked = False
         self._signal: int | None = None
@@ -126,6 +141,7 @@ class Engine(Interruptions):
         self.keep_snapshots, self.on_snapshot_fault = check_snapshots(
             keep_snapshots, on_snapshot_fault, self.trainer_state
         )
+        self._snapshot_every = snapshot_every
         self._policy = SnapshotPolicy(snapshot_every, self.keep_snapshots)
         if driver is not None:
             driver.tell = lambda text: self.later(lambda: self._note(text))
@@ -175,6 +191,8 @@ class Engine(Interruptions):
         """A reader of this rank's journal; None where nothing is kept on disk or nothing was recorded yet."""
         if self.run_dir is None or not recording.holds_a_run(self.run_dir):
             return None
+        if self._recorder is not None and threading.get_ident() == self._thread:
+            self._recorder.flush()
         return Journal(self.run_dir, rank=self.ranks.rank)
 
     def stop(self, reason: str = "stop()", on_all_ranks: bool = False) -> None:
@@ -264,7 +282,7 @@ class Engine(Interruptions):
             raise CallerError("this engine is running already")
         if on_divergence not in ("warn", "raise"):
             raise CallerError(f"on_divergence must be 'warn' or 'raise', not {on_divergence!r}")
-        self._running = True
+        self._running, self._thread = True, threading.get_ident()
         self.exception, self._heeded = None, False
         try:
             with Signals(self.interrupt):
@@ -306,11 +324,15 @@ class Engine(Interruptions):
         if dest in self._final:
             ending.keep_rest(self, event)
         after = event.fold(before, dest)
-        if self._recorder is not None:
+        recorder = self._recorder
+        if recorder is not None:
             try:
-                self._recorder.append(source, event, after)
+                if kind in self._unheard and not self._index[source, kind, dest] and not self.listeners.hear_steps:
+                    recorder.hold(source, event, before, after)
+                else:
+                    recorder.append(source, event, after)
             except BaseException as error:
-                if isinstance(error, JournalWriteError) or self._recorder.position.seq == after.seq:
+                if isinstance(error, JournalWriteError) or recorder.seq == after.seq:
                     self.trainer_state = after  # its work is done, though nobody will hear of it
                 raise
         self.trainer_state = after
@@ -425,6 +447,14 @@ class Engine(Interruptions):
 
     def _prepare(self, fresh: bool = True) -> None:
         """Get the driver ready; unless `fresh`, what it holds will be restored, and nothing of it is changed yet."""
+        driver, seed = self.driver, self.seed
+        if driver is None or seed is None:
+            return
+        driver.setup(seed, self._seed_given)
+        if fresh and self.trainer_state.seq == 0:
+            if self._seed_given:
+                driver.seed_generators(seed)
+            driver.zero_grad()
 
     def adopts(self, run_dir: Path) -> bool:
         """Say whether this engine goes on writing a run that it is resumed from; else it begins one of its own."""
@@ -435,11 +465,32 @@ class Engine(Interruptions):
 
     def take_settings(self, about: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Hold this engine's settings against a run's; return those that changed and may. See `recording`."""
-        return recording.compare_settings(about["settings"], self._settings())
+        mine, held = self._settings(), about["settings"]
+        if self.driver is not None and not self._seed_given:  # a seed that nobody gave is the run's
+            mine |= {"seed": held.get("seed", self.seed), "seed_given": held.get("seed_given", False)}
+        changed = recording.compare_settings(held, mine)
+        if self.driver is not None:
+            self.seed, self._seed_given = mine["seed"], mine["seed_given"]
+        return changed
 
     def _settings(self) -> dict[str, Any]:
         """Return what `run.json` keeps of the settings; see `recording.FIXED`."""
-        return {"machine": self.machine.digest}
+        return {**self._settings_of_work(), **self._settings_of_snapshots()}
+
+    def _settings_of_work(self) -> dict[str, Any]:
+        driver = self.driver
+        told = {"machine": self.machine.digest, "world": self.ranks.world_size}
+        if driver is not None:
+            told |= {**driver.fingerprint(), "seed": self.seed, "seed_given": self._seed_given}
+            told["hyperparameters"] = driver.hyperparameters()
+        return {**told, "callbacks": self.listeners.built_with()}
+
+    def _settings_of_snapshots(self) -> dict[str, Any]:
+        return {
+            "snapshot_every": self._snapshot_every,
+            "keep_snapshots": None if self.keep_snapshots is None else self.keep_snapshots.plain(),
+            "on_snapshot_fault": self.on_snapshot_fault,
+        }
 
     def _recorded(self, seq: int) -> Any:
         """Return the record that an earlier life of the run has written of a transition to come, or None."""
@@ -463,12 +514,24 @@ class Engine(Interruptions):
             state: where the run goes on.
             batch: the batch in hand, or `NO_BATCH`.
         """
+        if batch is not NO_BATCH:
+            self.batch = batch
+
+    def _held_batch(self) -> Any:
+        """Return the batch that belongs into a snapshot, or `NO_BATCH`."""
+        return NO_BATCH if self.batch is None else self.batch
+
+    def _is_in_epoch(self, state: Any) -> bool:
+        """Say whether an epoch is under way that could be cut."""
+        return False
 
     def _user_state(self) -> dict[str, Any]:
-        return {}
+        return dict(self.state)
 
     def _take_user_state(self, held: dict[str, Any]) -> None:
         """Take back what `_user_state` returned."""
+        self.state.clear()
+        self.state.update(held)
 
     def _own_state(self) -> dict[str, Any]:
         """Return what a resume must know and equal runs may differ in: plain data."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from tachograph.drivers import NO_BATCH
 from tachograph.states.errors import CallerError
 
 from . import resume
@@ -44,19 +43,19 @@ def take(engine: Engine, *, exact: bool, journal_failed: bool = False) -> None:
     if recorder.snapshots.last_seq == state.seq:
         return
     recorder.snapshots.wait()  # one copy in memory at a time, into which the next may go
-    unwritten = recorder.unwritten if journal_failed else None
+    unwritten = recorder.unwritten if journal_failed else ()
     about = {
         "seq": state.seq,
-        "chain": recorder.chain if unwritten is None else unwritten[1],
+        "chain": unwritten[-1][1] if unwritten else recorder.chain,
         "exact": exact,
         "schema": resume.schema_of(state),
         "state": attrs.asdict(state, recurse=False),
-        "unwritten": None if unwritten is None else [unwritten[0].decode(), unwritten[1]],
+        "unwritten": [[line.decode(), chain] for line, chain in unwritten] or None,
     }
     if many:
         about["chains"] = engine.ranks.gather(about["chain"])
     extra = check(engine)
-    capture = driver.capture(extra, NO_BATCH if engine.batch is None else engine.batch)
+    capture = driver.capture(extra, engine._held_batch())
     durable = (lambda: None) if journal_failed else recorder.sync
     recorder.snapshots.write(
         about, lambda directory: driver.save(capture, directory), durable, lambda: driver.size_of(capture)
@@ -124,7 +123,7 @@ def wait(engine: Engine) -> None:
 
 
 def emergency(engine: Engine, recorder: Recorder) -> None:
-    """Take a snapshot that carries the record which the journal couldn't take, and wait for it.
+    """Take a snapshot that carries the records which the journal couldn't take, and wait for it.
 
     Raises:
         SnapshotWriteFault: it couldn't be written either.

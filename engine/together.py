@@ -101,7 +101,7 @@ class Together:
             for field, reason in asked:
                 wanted.setdefault(field, reason)
         state = engine.trainer_state
-        if "epoch_cut_asked" in wanted and (state.epoch_exhausted or state.state not in ("fetch", "validate")):
+        if "epoch_cut_asked" in wanted and not engine._is_in_epoch(state):
             del wanted["epoch_cut_asked"]  # the epoch has ended while the ranks agreed
         new = {field: reason for field, reason in wanted.items() if not getattr(state, field)}
         if new:

@@ -23,6 +23,7 @@ from tachograph.states import (
     Exhausted,
     Fetched,
     Started,
+    Stepped,
     Stopped,
     TrainerState,
     maker,
@@ -33,6 +34,7 @@ from tachograph.states.step import TAILS, window_size
 
 from . import arguments, describing, recording
 from .callbacks.callback import Callback
+from .checks import Perform
 from .debugging import debugging_of
 from .due import Due
 from .engine import Engine
@@ -48,9 +50,12 @@ from .mirrored import Mirrored
 from .models import Models
 from .rehearsal.rehearsals import Rehearsals
 from .steps import Steps
-from .user_state import State
 
 _OUTSIDE_AN_EPOCH = ("init", "sanity_check", "epoch_begin", "epoch_end")
+_BUILT_IN = frozenset({*_OUTSIDE_AN_EPOCH, "fetch", "step", "validate"})
+
+_ITS_OWN = {"fetch": Fetched, "step": Stepped}
+"""What a trainer's own work in a state makes, twice per batch; see `JournalWriter.hold`."""
 
 _fetched = maker(Fetched, "ids")
 
@@ -129,6 +134,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
     """
 
     on = OnDescriptor()  # type: ignore[assignment]
+    seed: int
     n_epochs = Mirrored[int | None]()
     cur_epoch_idx = Mirrored[int]()
     global_forward_batches = Mirrored[int]()
@@ -181,7 +187,6 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
         if (metrics is None) != (validate_dataloaders is None):
             lacking = "metrics" if metrics is None else "validate_dataloaders"
             raise CallerError(f"metrics and validate_dataloaders belong together: {lacking} is missing")
-        self._seed_given = seed is not None
         train = choose_driver(driver, model, device, **arguments.driver_options(driver, precision, fp16, given))
         train.set_optimizers(optimizers)
         train.set_dataloader(train_dataloader)
@@ -192,7 +197,6 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
         train.input_mapping = arguments.one_mapping("input", input_mapping, given["train_input_mapping"])
         self._output_mapping = arguments.one_mapping("output", output_mapping, given["train_output_mapping"])
         self.train_dataloader = train_dataloader
-        self.seed = train.initial_seed() if seed is None else arguments.seed(seed)
         self.evaluator = self._evaluator(
             train,
             model,
@@ -207,12 +211,13 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
         self._step_fn = self._default_step if batch_step_fn is None else arguments.step_fn(batch_step_fn)
         self.batch_indices: Any = None
         self._losses = []
-        self.state = State()
         self._num_train = self._num_eval = -1
         self._went_on_at: int | None = None
+        self._opened = False  # an epoch is under way
+        self._fetched = -1  # the batch in hand was fetched when so many had been worked off
         self._sanity = 0
         limit = TrainerState(n_epochs=arguments.epochs(n_epochs, n_batches), total_batches=n_batches)
-        perform = {
+        perform: dict[str, Perform] = {
             "init": self._init,
             "sanity_check": self._sanity_check,
             "epoch_begin": self._epoch_begin,
@@ -221,9 +226,15 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
             "validate": self._validate,
             "epoch_end": self._epoch_end,
         }
+        machine, own = training_machine(given["rows"]), given["perform"] or {}
+        perform |= own
+        self._own_states = frozenset(machine.names) - _BUILT_IN - machine.final
+        if self._own_states:
+            perform["fetch"] = self._noting(perform["fetch"])
+        self._knows_epochs = not {"epoch_begin", "epoch_end"} & set(own)
         super().__init__(
-            training_machine(given["rows"]),
-            {**perform, **(given["perform"] or {})},
+            machine,
+            perform,
             state=limit,
             driver=train,
             run_dir=run_dir,
@@ -231,8 +242,9 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
             keep_snapshots=given["keep_snapshots"],
             on_snapshot_fault=given["on_snapshot_fault"],
             requeue=given["requeue"],
+            seed=seed,
         )
-        self._snapshot_every = snapshot_every
+        self._unheard = [event for name, event in _ITS_OWN.items() if name not in (given["perform"] or {})]
         for target, fn in marked_for(marker):
             self.listeners.add(target, fn)
         self._min_epochs = min_epochs_of(given["min_epochs"], limit.n_epochs)
@@ -366,7 +378,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
             CallerError: no epoch is under way.
         """
         state = self.trainer_state
-        if state.state in _OUTSIDE_AN_EPOCH or state.state in self.machine.final:
+        if not self._is_opened(state):
             raise CallerError(f"end_epoch: no epoch is under way in state '{state.state}'")
         if not state.epoch_exhausted:
             self._ask("epoch_cut_asked", str(reason) or "end_epoch()")
@@ -413,6 +425,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
             return Stopped(reason=reached)
         driver.train_mode()  # type: ignore[union-attr]
         batches = driver.open_epoch(state.cur_epoch_idx, 0, 0)  # type: ignore[union-attr]
+        self._opened = True
         if self.evaluator is not None:
             self._due.check_length(batches)
         return EpochBegan(epoch=state.cur_epoch_idx, num_batches_per_epoch=batches)
@@ -470,30 +483,19 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
 
     def _epoch_end(self, state: TrainerState) -> Event:
         self.trainer_state = self._with_limits(state)  # an epoch may have been of another length than was known
+        self._opened = False
         return EpochEnded(epoch=state.cur_epoch_idx)
 
     # -- what the engine asks ------------------------------------------------------------------------------
 
     def _prepare(self, fresh: bool = True) -> None:
-        driver = self.driver
-        assert driver is not None
-        driver.setup(self.seed, self._seed_given)
-        if not fresh:
-            return
-        if self.trainer_state.seq == 0:
-            if self._seed_given:
-                driver.seed_generators(self.seed)
-            driver.zero_grad()
-        self.trainer_state = self._with_limits(self.trainer_state)
+        super()._prepare(fresh)
+        if fresh:
+            self.trainer_state = self._with_limits(self.trainer_state)
 
     def _settings(self) -> dict[str, Any]:
-        assert self.driver is not None
         return {
-            "machine": self.machine.digest,
-            "world": self.ranks.world_size,
-            **self.driver.fingerprint(),
-            "seed": self.seed,
-            "seed_given": self._seed_given,
+            **self._settings_of_work(),
             "accumulation_steps": self.accumulation_steps,
             "accumulation_tail": self._tail,
             "loss_weight": None if self._weighting is None else self._weighting.plain(),
@@ -502,27 +504,15 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
             "max_time": self.max_time,
             "num_train_batch_per_epoch": self._num_train,
             **self._debug.settings(),
-            "hyperparameters": self.driver.hyperparameters(),
-            "callbacks": self.listeners.built_with(),
             "batch_step_fn": describing.named(self._step_fn) if self._own_step else None,
             "validation": {} if self.evaluator is None else {**self.evaluator.built_with(), "batches": self._num_eval},
             "validate_every": self._due.plain(),
             "sanity_batches": self._sanity,
-            "snapshot_every": self._snapshot_every,
-            "keep_snapshots": None if self.keep_snapshots is None else self.keep_snapshots.plain(),
-            "on_snapshot_fault": self.on_snapshot_fault,
+            **self._settings_of_snapshots(),
         }
 
     def adopts(self, run_dir: Path) -> bool:
         return self._auto_dir or super().adopts(run_dir)
-
-    def take_settings(self, about: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-        mine, held = self._settings(), about["settings"]
-        if not self._seed_given:  # a seed that nobody gave is the run's
-            mine |= {"seed": held.get("seed", self.seed), "seed_given": held.get("seed_given", False)}
-        changed = recording.compare_settings(held, mine)
-        self.seed, self._seed_given = mine["seed"], mine["seed_given"]
-        return changed
 
     def _with_limits(self, state: TrainerState) -> TrainerState:
         assert self.driver is not None
@@ -533,23 +523,56 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
 
     def _reenter(self, state: TrainerState, batch: Any) -> None:
         self._went_on_at = state.global_forward_batches
-        if state.state in _OUTSIDE_AN_EPOCH or state.epoch_exhausted:
-            return
         driver = self.driver
         assert driver is not None
-        in_hand = state.state == "step" and batch is not NO_BATCH
+        if state.state in self._own_states:
+            super()._reenter(state, batch)
+        if not self._is_in_epoch(state):
+            return
+        counts = self._is_uncounted(state)
+        in_hand = counts and batch is not NO_BATCH
         place = state.place if state.place or not state.batch_idx_in_epoch else None  # a loop of one's own counts none
         if place is not None and in_hand:
             place += driver.batch_samples
         length = driver.open_epoch(state.cur_epoch_idx, state.batch_idx_in_epoch + in_hand, place)
         if length not in (None, state.num_batches_per_epoch):
             self._take_length(state, length)
-        if state.state == "step":
+        if counts:
             self.batch = batch if in_hand else driver.next_batch()
             self.batch_indices = driver.batch_ids
             reached = self._limits.reached(state)
             if reached:  # the limit was lowered while this batch was in hand
                 super().stop(reached, on_all_ranks=True)
+
+    def _noting(self, fetch: Callable[[TrainerState], Event]) -> Callable[[TrainerState], Event]:
+        """Have the fetch of a machine with states of a user's own note when a batch came into hand."""
+
+        def noting(state: TrainerState) -> Event:
+            event = fetch(state)
+            if isinstance(event, Fetched):
+                self._fetched = state.global_forward_batches
+            return event
+
+        return noting
+
+    def _is_uncounted(self, state: TrainerState) -> bool:
+        """Say whether the batch in hand was fetched, and isn't counted as worked off."""
+        return state.state == "step" or (
+            state.state in self._own_states and self._fetched == state.global_forward_batches
+        )
+
+    def _is_opened(self, state: TrainerState) -> bool:
+        """Say whether the driver reads an epoch, or has read all of it."""
+        if state.state in self._own_states:
+            return self._opened or not self._knows_epochs
+        return state.state not in _OUTSIDE_AN_EPOCH and state.state not in self.machine.final
+
+    def _is_in_epoch(self, state: TrainerState) -> bool:
+        return self._is_opened(state) and not state.epoch_exhausted
+
+    def _held_batch(self) -> Any:
+        state = self.trainer_state.state  # a step of a user's own may have left its batch lying about
+        return super()._held_batch() if state == "step" or state in self._own_states else NO_BATCH
 
     def _take_length(self, state: TrainerState, length: int | None) -> None:
         """The batch size was changed, and with it the length of the epoch in work and of the window that is open."""
@@ -566,20 +589,16 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
     def overdue(self) -> str:
         return self._limits.out_of_time()
 
-    def _user_state(self) -> dict[str, Any]:
-        return dict(self.state)
-
-    def _take_user_state(self, held: dict[str, Any]) -> None:
-        self.state.clear()
-        self.state.update(held)
-
     def _own_state(self) -> dict[str, Any]:
-        skips = {"skips_batch": True} if self._skips_batch else {}
-        return {"since_validation": self._due.waited(), **skips, **self._window()}
+        own: dict[str, Any] = {"skips_batch": True} if self._skips_batch else {}
+        if self.trainer_state.state in self._own_states:
+            own |= {"opened": self._opened, "fetched": -1 if self.batch is None else self._fetched}
+        return {"since_validation": self._due.waited(), **own, **self._window()}
 
     def _take_own_state(self, held: dict[str, Any]) -> None:
         self._due.go_on(held.get("since_validation", 0.0))
         self._skips_batch = held.get("skips_batch", False)
+        self._opened, self._fetched = held.get("opened", True), held.get("fetched", -1)
         self._take_window(held)
 
     def _where(self, state: TrainerState) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .fingerprints import Fingerprints
     from .grad_clip import GradClip, TorchGradClipCallback
     from .grad_norm_monitor import GradNormMonitor
+    from .kept import Kept
     from .load_best_model import LoadBestModel, LoadBestModelCallback
     from .loggers.csv import CSVLogger
     from .loggers.logger import Logger
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from .model_summary import ModelSummary
     from .monitor import Monitor
     from .more_evaluate import MoreEvaluate, MoreEvaluateCallback
-    from .nan_guard import NanGuard
+    from .nan_guard import NanGuard, NotFinite
     from .profiler import Profiler
     from .progress import Progress, ProgressCallback, RawTextCallback, RichCallback, TqdmCallback
     from .results_monitor import HasMonitorCallback, ResultsMonitor
@@ -51,6 +52,7 @@ HOMES = {
     "fingerprints": ("Fingerprints",),
     "grad_clip": ("GradClip", "TorchGradClipCallback"),
     "grad_norm_monitor": ("GradNormMonitor",),
+    "kept": ("Kept",),
     "load_best_model": ("LoadBestModel", "LoadBestModelCallback"),
     "loggers.csv": ("CSVLogger",),
     "loggers.logger": ("Logger",),
@@ -63,7 +65,7 @@ HOMES = {
     "model_summary": ("ModelSummary",),
     "monitor": ("Monitor",),
     "more_evaluate": ("MoreEvaluate", "MoreEvaluateCallback"),
-    "nan_guard": ("NanGuard",),
+    "nan_guard": ("NanGuard", "NotFinite"),
     "profiler": ("Profiler",),
     "progress": ("Progress", "ProgressCallback", "RawTextCallback", "RichCallback", "TqdmCallback"),
     "results_monitor": ("HasMonitorCallback", "ResultsMonitor"),
@@ -93,6 +95,7 @@ __all__ = [
     "GradClip",
     "GradNormMonitor",
     "HasMonitorCallback",
+    "Kept",
     "LRMonitor",
     "LRSchedCallback",
     "LRSchedule",
@@ -106,6 +109,7 @@ __all__ = [
     "MoreEvaluate",
     "MoreEvaluateCallback",
     "NanGuard",
+    "NotFinite",
     "Profiler",
     "Progress",
     "ProgressCallback",
