@@ -40,7 +40,7 @@ def capture() -> dict[str, Any]:
     """Return the states of all generators as plain data and tensors."""
     version, words, gauss = random.getstate()
     states: dict[str, Any] = {
-        "python": {"version": version, "words": torch.tensor(words, dtype=torch.int64), "gauss": gauss},
+        "python": {"version": version, "words": torch.from_numpy(np.array(words, dtype=np.int64)), "gauss": gauss},
         "numpy": _get_numpy(),
         "torch": torch.get_rng_state(),
     }

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import storage
+from .moving import Pair, movable, move
 
 
 class Staging:
@@ -31,13 +32,16 @@ class Staging:
             tree: as `storage.mapped` takes it.
         """
         free, made = self._free.pop(part, []), self._made.setdefault(part, [])
+        pairs: list[Pair] = []
 
         def copy(tensor: torch.Tensor) -> Any:
-            place = free[len(made)] if len(made) < len(free) else None
-            made.append(_copy(self._own(tensor.detach()), place))
+            own = self._own(tensor.detach())
+            made.append(_place(own, free[len(made)] if len(made) < len(free) else None, pairs))
             return self._kept(tensor, made[-1])
 
-        return storage.mapped(tree, copy)
+        copied = storage.mapped(tree, copy)
+        move(pairs)
+        return copied
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what is copied of a tensor."""
@@ -48,7 +52,13 @@ class Staging:
         return copy
 
 
-def _copy(tensor: torch.Tensor, place: torch.Tensor | None) -> torch.Tensor:
+def _place(tensor: torch.Tensor, place: torch.Tensor | None, pairs: list[Pair]) -> torch.Tensor:
+    """Return where a tensor's copy is, or will be when all pairs are moved."""
+    if movable(tensor):
+        if place is None or not _alike(tensor, place):
+            place = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        pairs.append((place, tensor))
+        return place
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_conj()
     if place is None or not plain or not _alike(tensor, place):
         return tensor.to("cpu", copy=True)
@@ -57,3 +67,6 @@ def _copy(tensor: torch.Tensor, place: torch.Tensor | None) -> torch.Tensor:
 
 def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     return type(b) is torch.Tensor and a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
+
+
+__all__ = ["Staging"]
