@@ -1,176 +1,303 @@
-"""What a training step costs above a bare loop: ours with the journal on and off, and pytorch-ignite's.
+"""What a training step costs above a bare loop: ours with the journal on and off, and that of other libraries.
 
-All on the same work (a 32-64-2 MLP with Adam, batch 16, one thread, shuffled `DataLoader` over a plain map-style
-dataset), interleaved in one process: each round runs every contender once, in random order, and its difference to the
-bare loop of the same round is taken. Medians over the rounds are shown; single rounds scatter by more than the
-differences.
+All do the same work (a 32-64-2 MLP with Adam, batch 16, one thread, shuffled `DataLoader` over a plain map-style
+dataset), each in a process and an environment of its own, which `python benchmarks/peers` makes; a library without one is
+left out. The processes are asked in random order, one at a time, for one run each: the bare loop, the library, and the
+library with ten listeners that do nothing (ours with a hundred as well). A library's difference to the bare loop of its own process in the same round
+is taken. Medians over the rounds are shown; single rounds scatter by more than the differences.
 
-    python benchmarks/overhead.py --rounds 200
+    python benchmarks/peers                   once
+    python benchmarks/overhead.py             all, in eight minutes on a machine that does nothing else
+    python benchmarks/overhead.py --only tachograph,ignite --rounds 100
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
+import json
+import os
 import random
-import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
+from typing import Any
 
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+import attrs
+from figures import Figure, finish, parser, quartiles
+from peers.environments import ENVIRONMENTS
+from work import stub_trainer
 
-from tachograph.engine import Trainer
+HERE = Path(__file__).parent
+OURS = "tachograph"
+ON, OFF, BARE, IGNITE = "journal on", "journal off", "bare loop", "ignite"
+BY_HAND = ("ignite, Engine", "torchtnt, TrainUnit", "Accelerate")  # the step, or the loop too, is the user's own code
+TIGHT = (0, 10, 100)
 
-BATCH = 16
-
-
-class Plain(Dataset):
-    """A dataset as people write it: one sample at a time."""
-
-    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        self.x, self.y = x, y
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.x[i], self.y[i]
+Key = tuple[str, int]  # a contender, and how many listeners it has
 
 
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 2))
-        self.loss = nn.CrossEntropyLoss()
+class Worker:
+    """A process that runs contenders when it is asked to.
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x)
+    Attributes:
+        name: the library's.
+        runs: what it can be asked for.
+        versions: of what it imports.
+        seconds: what it has answered: key -> one pair a round, by the clock and of the processor.
 
-    def train_step(self, batch: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        x, y = batch
-        return {"loss": self.loss(self.net(x), y)}
+    Raises:
+        RuntimeError: it ended before it had said what it can run.
+    """
+
+    def __init__(self, name: str, python: Path, steps: int, told: Any) -> None:
+        self.name = name
+        self._told = told
+        setting = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
+        self.process = subprocess.Popen(
+            [python, "-m", "peers.worker", name, str(steps)],
+            cwd=HERE,
+            env={**os.environ, **setting},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=told,
+            text=True,
+            bufsize=1,
+        )
+        self.seconds: dict[Key, list[tuple[float, float]]] = defaultdict(list)
+
+    def greet(self) -> None:
+        """Wait until it has said what it can run."""
+        said = self._read()
+        self.versions: dict[str, str] = said["versions"]
+        self.failed: dict[str, str] = said["failed"]
+        self.runs: list[Key] = [(BARE, 0), *product(said["contenders"][1:], said["listeners"])]
+
+    def ask(self, key: Key) -> None:
+        """Have it run a contender once."""
+        assert self.process.stdin is not None
+        print(json.dumps(key), file=self.process.stdin, flush=True)
+        wall, cpu = self._read()
+        self.seconds[key].append((wall, cpu))
+
+    def _read(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self._told.seek(0)
+            last = self._told.read().strip().splitlines()[-1:] or ["without a word"]
+            raise RuntimeError(f"{self.name} ended: {last[0]}")
+        return json.loads(line)
+
+    def end(self) -> None:
+        """End it, and wait until it is gone."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
-class Work:
-    """The same work for every contender."""
+@contextmanager
+def workers(names: Sequence[str], steps: int) -> Iterator[list[Worker]]:
+    """Start a process for each library that can be run here; say which can't, and why."""
+    with ExitStack() as stack:
+        started = []
+        for name in names:
+            python = Path(sys.executable)
+            if name != OURS:
+                if why := ENVIRONMENTS[name].lacking:
+                    print(f"left out: {name} {why}; `python benchmarks/peers {name}` makes it")
+                    continue
+                python = ENVIRONMENTS[name].python
+            worker = Worker(name, python, steps, stack.enter_context(tempfile.TemporaryFile("w+")))
+            stack.callback(worker.end)
+            started.append(worker)
+        ready = []
+        for worker in started:
+            try:
+                worker.greet()
+            except RuntimeError as error:
+                print(f"left out: {error}")
+                continue
+            for title, why in worker.failed.items():
+                print(f"left out: {title}: {why}")
+            ready.append(worker)
+        yield ready
 
-    def __init__(self, steps: int, dataset: type) -> None:
-        made = torch.Generator().manual_seed(0)
-        self.steps = steps
-        self.data = dataset(
-            torch.randn(BATCH * steps, 32, generator=made), torch.randint(0, 2, (BATCH * steps,), generator=made)
+
+def rounds(running: Sequence[Worker], count: int) -> None:
+    """Have every process run all it can once a round, one at a time."""
+    for done in range(count):
+        for worker in random.sample(running, len(running)):
+            for key in random.sample(worker.runs, len(worker.runs)):
+                worker.ask(key)
+        if sys.stderr.isatty():
+            print(f"\r{done + 1} of {count} rounds", end="\n" if done + 1 == count else "", file=sys.stderr)
+
+
+@attrs.frozen
+class Cost:
+    """What a contender costs, in µs a step.
+
+    Attributes:
+        name: the contender.
+        median: a step of it.
+        above: each round's difference to the bare loop, by the clock.
+        fastest: the difference of the fastest rounds.
+        cpu: each round's difference, in time of the processor.
+        calls: each round's cost of one listener's call; empty where there are none.
+        calls_cpu: the same, in time of the processor.
+    """
+
+    name: str
+    median: float
+    above: list[float]
+    fastest: float
+    cpu: list[float]
+    calls: list[float]
+    calls_cpu: list[float]
+
+    @property
+    def middle(self) -> float:
+        """The median of the differences."""
+        return statistics.median(self.above)
+
+    @property
+    def middle_cpu(self) -> float:
+        """The same, in time of the processor."""
+        return statistics.median(self.cpu)
+
+
+def costs(worker: Worker, steps: int) -> Iterator[Cost]:
+    """Yield what each of a process's contenders costs."""
+
+    def micro(key: Key, clock: int) -> list[float]:
+        return [pair[clock] / steps * 1e6 for pair in worker.seconds[key]]
+
+    def less(a: Iterable[float], b: Iterable[float], share: int = 1) -> list[float]:
+        return [(x - y) / share for x, y in zip(a, b, strict=True)]
+
+    bare, bare_cpu = micro((BARE, 0), 0), micro((BARE, 0), 1)
+    for name in dict.fromkeys(name for name, _ in worker.runs if name != BARE):
+        wall, cpu = micro((name, 0), 0), micro((name, 0), 1)
+        many = max(listeners for title, listeners in worker.runs if title == name)
+        yield Cost(
+            name,
+            statistics.median(wall),
+            less(wall, bare),
+            min(wall) - min(bare),
+            less(cpu, bare_cpu),
+            less(micro((name, many), 0), wall, many) if many else [],
+            less(micro((name, many), 1), cpu, many) if many else [],
         )
 
-    def new(self) -> tuple[Model, torch.optim.Optimizer, DataLoader]:
-        torch.manual_seed(0)
-        model = Model()
-        return model, torch.optim.Adam(model.parameters()), DataLoader(self.data, batch_size=BATCH, shuffle=True)
 
-    def bare(self) -> float:
-        model, optimizer, loader = self.new()
-        began = time.perf_counter()
-        for batch in loader:
-            loss = model.train_step(batch)["loss"]
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        return time.perf_counter() - began
-
-    def ignite_supervised(self) -> float:
-        """Ignite's own trainer: `create_supervised_trainer`, as its users start."""
-        from ignite.engine import create_supervised_trainer
-
-        model, optimizer, loader = self.new()
-        trainer = create_supervised_trainer(model, optimizer, model.loss)
-        began = time.perf_counter()
-        trainer.run(loader, 1)
-        return time.perf_counter() - began
-
-    def ignite_engine(self) -> float:
-        """Ignite's bare `Engine` around a step written by hand: no device, no mode, no loss read."""
-        from ignite.engine import Engine
-
-        model, optimizer, loader = self.new()
-
-        def step(engine: Engine, batch: list[torch.Tensor]) -> torch.Tensor:
-            loss = model.train_step(batch)["loss"]
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss
-
-        engine = Engine(step)
-        began = time.perf_counter()
-        engine.run(loader, 1)
-        return time.perf_counter() - began
-
-    def ours(self, run_dir: Path | None) -> float:
-        """An epoch of `Trainer`, from its loader's opening to its end."""
-        model, optimizer, loader = self.new()
-        trainer = Trainer(
-            model, "torch", loader, optimizer, n_epochs=1, run_dir=run_dir, snapshot_every=None, progress_bar=None
+def show(found: Sequence[Cost], running: Sequence[Worker], steps: int) -> None:
+    """Print a row for each contender."""
+    for worker in running:
+        print(f"{worker.name}: {', '.join(f'{name} {release}' for name, release in worker.versions.items())}")
+    bare = {worker.name: [wall / steps * 1e6 for wall, _ in worker.seconds[BARE, 0]] for worker in running}
+    spread = f"{min(map(statistics.median, bare.values())):.0f} to {max(map(statistics.median, bare.values())):.0f}"
+    print(f"\nµs a step; the bare loop takes {spread} in the middle, {min(map(min, bare.values())):.0f} at its fastest\n")
+    heads = ("", "median", "above bare", "quartiles", "fastest", "processor", "quartiles", "a listener", "processor")
+    print("{:20s} {:>9s} {:>11s} {:>17s} {:>9s} {:>10s} {:>17s} {:>11s} {:>10s}".format(*heads))
+    for cost in found:
+        (low, middle, high), (cpu_low, cpu, cpu_high) = quartiles(cost.above), quartiles(cost.cpu)
+        listener = [f"{statistics.median(held):.2f}" if held else "" for held in (cost.calls, cost.calls_cpu)]
+        print(
+            f"{cost.name:20s} {cost.median:9.1f} {middle:11.1f} {f'{low:.1f} to {high:.1f}':>17s} {cost.fastest:9.1f} "
+            f"{cpu:10.1f} {f'{cpu_low:.1f} to {cpu_high:.1f}':>17s} {listener[0]:>11s} {listener[1]:>10s}"
         )
-        times: list[float] = []
-        trainer.on("on_train_epoch_begin", lambda trainer: times.append(time.perf_counter()))
-        trainer.on("on_train_epoch_end", lambda trainer: times.append(time.perf_counter()))
-        trainer.run()
-        return times[1] - times[0]
+    print()
 
 
-def measure(work: Work, rounds: int, folder: Path) -> dict[str, list[float]]:
-    """Return seconds per round for each contender."""
+def tight(transitions: int, count: int) -> list[float]:
+    """Return, for each round, µs a call of listeners that do nothing, in a loop that does nothing else."""
 
-    def journal_on() -> float:
-        shutil.rmtree(folder / "run", ignore_errors=True)
-        return work.ours(folder / "run")
+    def seconds(listeners: int) -> float:
+        trainer = stub_trainer(None, transitions)
+        for _ in range(listeners):
+            trainer.on("on_train_batch_end", lambda trainer: None)
+        began = time.perf_counter()
+        steps = trainer.run().global_forward_batches
+        return (time.perf_counter() - began) / steps
 
-    contenders: dict[str, Callable[[], float]] = {
-        "bare loop": work.bare,
-        "ignite, supervised trainer": work.ignite_supervised,
-        "ignite, bare Engine": work.ignite_engine,
-        "tachograph, journal off": lambda: work.ours(None),
-        "tachograph, journal on": journal_on,
-    }
-    for run in contenders.values():
-        run()  # warm up
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name in random.sample(list(contenders), len(contenders)):
-            gc.collect()
-            seconds[name].append(contenders[name]())
-    return seconds
+    seconds(TIGHT[1])
+    slopes = []
+    for _ in range(count):
+        held = {listeners: seconds(listeners) for listeners in random.sample(TIGHT, len(TIGHT))}
+        slopes.append((held[TIGHT[-1]] - held[0]) / TIGHT[-1] * 1e6)
+    return slopes
 
 
-def report(seconds: dict[str, list[float]], steps: int) -> None:
-    """Print the table and the two budgets."""
-    micro = {name: [s / steps * 1e6 for s in held] for name, held in seconds.items()}
-    bare = micro["bare loop"]
-    above = {name: statistics.median(a - b for a, b in zip(held, bare, strict=True)) for name, held in micro.items()}
-    print(f"{'':28s} {'median':>9s} {'fastest':>9s} {'above bare':>11s}   µs a step")
-    for name, held in micro.items():
-        print(f"{name:28s} {statistics.median(held):9.1f} {min(held):9.1f} {above[name]:11.1f}")
-    ignite = above["ignite, supervised trainer"]
-    for name, share in (("tachograph, journal on", 1 / 2), ("tachograph, journal off", 1 / 5)):
-        met = "met" if above[name] <= ignite * share else "missed"
-        ratio = above[name] / ignite
-        print(f"{name}: {above[name]:.1f} µs, {ratio:.2f} of ignite's {ignite:.1f}; budget {share:.2f}: {met}")
+def compared(name: str, ours: Cost, theirs: Cost, budget: float | None) -> Figure:
+    """Return the share of ours in theirs."""
+    note = (
+        f"{ours.middle:.1f} µs of {theirs.middle:.1f} of {theirs.name}; in time of the processor "
+        f"{ours.middle_cpu / theirs.middle_cpu:.2f}, by the fastest rounds {ours.fastest / theirs.fastest:.2f}"
+    )
+    return Figure(name, ours.middle / theirs.middle, "", budget, note=note)
+
+
+def figures(found: Sequence[Cost], slopes: Sequence[float]) -> Iterator[Figure]:
+    """Yield what was found, and how it stands to what is asked for."""
+    named = {cost.name: cost for cost in found}
+    on, off, ignite = named.get(ON), named.get(OFF), named.get(IGNITE)
+    peers = [cost for cost in found if cost.name not in (ON, OFF, *BY_HAND)]
+    by_hand = [cost for cost in found if cost.name in BY_HAND]
+    cheapest: Callable[[Iterable[Cost]], Cost] = lambda costs: min(costs, key=lambda cost: cost.middle)  # noqa: E731
+    if on and ignite:
+        yield compared("a step with the journal on, of ignite's", on, ignite, 1 / 2)
+    if on and peers:
+        yield compared("a step with the journal on, of the cheapest peer's", on, cheapest(peers), 1 / 2)
+    if on and by_hand:
+        yield compared("a step with the journal on, of the cheapest loop's by hand", on, cheapest(by_hand), None)
+    if off and ignite:
+        yield compared("a step with the journal off, of ignite's", off, ignite, 1 / 5)
+    if on and off:
+        calls, cpu = on.calls + off.calls, on.calls_cpu + off.calls_cpu
+        note = f"0 against {TIGHT[-1]}; in time of the processor {statistics.median(cpu):.2f}"
+        yield Figure("a listener that does nothing, in a training run", statistics.median(calls), "µs", 0.2, note=note)
+    note = f"{TIGHT[0]} against {TIGHT[-1]}, and no other work"
+    yield Figure("a listener that does nothing, in a tight loop", statistics.median(slopes), "µs", 0.2, note=note)
+    for cost in found:
+        low, middle, high = quartiles(cost.above)
+        note = f"quartiles {low:.1f} and {high:.1f}; fastest rounds {cost.fastest:.1f}; processor {cost.middle_cpu:.1f}"
+        yield Figure(f"a step, {cost.name}", middle, "µs", note=note)
+        if cost.calls and cost.name not in (ON, OFF):
+            note = f"in time of the processor {statistics.median(cost.calls_cpu):.2f}"
+            yield Figure(f"a listener, {cost.name}", statistics.median(cost.calls), "µs", note=note)
+
+
+def measure(options: argparse.Namespace) -> list[Figure]:
+    """Run all that was asked for."""
+    names = options.only.split(",") if options.only else [OURS, *ENVIRONMENTS]
+    if unknown := sorted(set(names) - {OURS, *ENVIRONMENTS}):
+        sys.exit(f"nothing is called {', '.join(unknown)}; there are {', '.join([OURS, *ENVIRONMENTS])}")
+    count, steps = (1, 3) if options.quick else (options.rounds, options.steps)
+    with workers(names, steps) as running:
+        rounds(running, count)
+        found = sorted((cost for worker in running for cost in costs(worker, steps)), key=lambda cost: cost.middle)
+    if running:
+        show(found, running, steps)
+    return list(figures(found, tight(2000 if options.quick else 20_000, 1 if options.quick else 15)))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=100, help="rounds; each contender runs once in each (100)")
-    parser.add_argument("--steps", type=int, default=200, help="steps a run (200)")
-    parser.add_argument("--tensors", action="store_true", help="a TensorDataset, which is gathered in one go")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    work = Work(options.steps, TensorDataset if options.tensors else Plain)
-    with tempfile.TemporaryDirectory() as folder:
-        report(measure(work, options.rounds, Path(folder)), options.steps)
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=40, help="each contender runs once in each (40)")
+    options.add_argument("--steps", type=int, default=200, help="steps that are timed in a run (200)")
+    options.add_argument("--only", metavar="A,B", help=f"of {', '.join([OURS, *ENVIRONMENTS])}")
+    finish(measure, options.parse_args())
 
 
 if __name__ == "__main__":
