@@ -6,6 +6,7 @@ the samplers and the metrics do when the first of them is asked for.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .among_ranks import (
@@ -21,9 +22,11 @@ from .among_ranks import (
 from .choose import choose_driver
 from .driver import NO_BATCH, Driver
 from .errors import LossFault, MatchFault, RestoreFault, SamplerFault
+from .ranks import RankFailed
 from .stub import StubDriver
 
 if TYPE_CHECKING:
+    from .loaders.plain import NotPlain
     from .metrics import (
         Accuracy,
         ClassifyFPreRecMetric,
@@ -51,7 +54,12 @@ if TYPE_CHECKING:
         replace_sampler,
     )
 
-_METRICS = ("Accuracy", "ClassifyFPreRecMetric", "Element", "Metric", "SpanFPreRecMetric", "TransformersAccuracy")
+_HOMES = {
+    "loaders.plain": ("NotPlain",),
+    "metrics": ("Accuracy", "ClassifyFPreRecMetric", "Element", "Metric", "SpanFPreRecMetric", "TransformersAccuracy"),
+}
+"""module -> the public names that are fetched from it when they are asked for; the samplers are the others."""
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "NO_BATCH",
@@ -65,9 +73,11 @@ __all__ = [
     "MatchFault",
     "Metric",
     "MixSequentialSampler",
+    "NotPlain",
     "PollingSampler",
     "RandomBatchSampler",
     "RandomSampler",
+    "RankFailed",
     "ReproduceBatchSampler",
     "ReproducibleBatchSampler",
     "ReproducibleSampler",
@@ -96,12 +106,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _METRICS:
-        from . import metrics
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_HOME.get(name, 'samplers')}", __name__), name)
+    return value
 
-        return getattr(metrics, name)
-    if name in __all__:
-        from . import samplers
 
-        return getattr(samplers, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

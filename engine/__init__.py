@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .evaluator import Evaluator
     from .events import Events, EventsList, Filter
-    from .journal import Journal
-    from .replay import replay
+    from .journal import Journal, JournalError
+    from .listeners import RestoreMismatch
+    from .recording import NotARun, SettingsChanged
+    from .rehearsal.reexecution import Parted
+    from .replay import NotReplayed, replay
     from .retention import Keep
-    from .samples import samples_of
+    from .samples import SamplesUnknown, samples_of
+    from .snapshots import SnapshotFault, SnapshotWriteFault
     from .trainer import Trainer
 
 _HOMES = {
@@ -31,10 +35,14 @@ _HOMES = {
     "engine": ("Engine",),
     "evaluator": ("Evaluator",),
     "events": ("Events", "EventsList", "Filter"),
-    "journal": ("Journal",),
-    "replay": ("replay",),
+    "journal": ("Journal", "JournalError"),
+    "listeners": ("RestoreMismatch",),
+    "recording": ("NotARun", "SettingsChanged"),
+    "rehearsal.reexecution": ("Parted",),
+    "replay": ("NotReplayed", "replay"),
     "retention": ("Keep",),
-    "samples": ("samples_of",),
+    "samples": ("SamplesUnknown", "samples_of"),
+    "snapshots": ("SnapshotFault", "SnapshotWriteFault"),
     "trainer": ("Trainer",),
 }
 """module -> the public names that live in it, as imported above."""
@@ -49,7 +57,16 @@ __all__ = [
     "EventsList",
     "Filter",
     "Journal",
+    "JournalError",
     "Keep",
+    "NotARun",
+    "NotReplayed",
+    "Parted",
+    "RestoreMismatch",
+    "SamplesUnknown",
+    "SettingsChanged",
+    "SnapshotFault",
+    "SnapshotWriteFault",
     "Trainer",
     "diff",
     "ranks_part",

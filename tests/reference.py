@@ -23,7 +23,9 @@ from typing import Any, TypeVar, get_args
 import attrs
 
 from tachograph import drivers, engine, states
+from tachograph.drivers import contract, hashing, metrics, samplers
 from tachograph.engine import Callback, bundle, exports, journal, report, testing
+from tachograph.engine import contract as run_contract
 from tachograph.engine.callbacks.callback import MOMENTS
 from tachograph.engine.finders import FoundLR
 from tachograph.engine.listeners import Handle
@@ -35,7 +37,30 @@ from tests.docstrings import Doc, doc_of, one_line
 from tests.test_house import MODULES, ROOT
 
 FOLDER = ROOT / "docs" / "reference"
-PACKAGES: tuple[ModuleType, ...] = (engine, states, drivers, exports, report, bundle, testing)
+PACKAGES: tuple[ModuleType, ...] = (engine, states, drivers, exports, report, bundle, testing, contract)
+"""All names that they export are public; the samplers and metrics stand in `drivers` too."""
+PUBLIC: dict[ModuleType, tuple[str, ...]] = {
+    **{package: tuple(package.__all__) for package in (*PACKAGES, metrics, samplers)},
+    # modules with more in them than is promised
+    hashing: ("HashedFile", "write_bytes"),
+    run_contract: ("RunContract",),
+    journal: (
+        "Damage",
+        "Journal",
+        "JournalBusy",
+        "JournalCorrupt",
+        "JournalError",
+        "JournalFormat",
+        "JournalWriteError",
+        "JournalWriter",
+        "Note",
+        "Notes",
+        "add_note",
+        "read_notes",
+        "withdraw_note",
+    ),
+}
+"""module -> the names in it that users may import; nothing else is anybody's promise."""
 
 PAGES = (
     # where a name's module begins so, it stands on that page; the first that fits and is there counts
@@ -47,6 +72,7 @@ PAGES = (
     ("engine.replay", "journal"),
     ("engine.diff", "journal"),
     ("engine.comparison", "journal"),
+    ("engine.contract", "drivers"),
     ("engine.exports", "debugger"),
     ("engine.report", "debugger"),
     ("engine.bundle", "debugger"),
@@ -109,8 +135,11 @@ class Name:
 @cache
 def names() -> dict[str, Name]:
     """Every public name, sorted."""
-    found = [named(package, name) for package in PACKAGES for name in package.__all__]
-    return {each.name: each for each in sorted(found, key=lambda each: (each.name.lower(), each.name))}
+    found: dict[str, Name] = {}
+    for package, public in PUBLIC.items():
+        for name in public:
+            found.setdefault(name, named(package, name))
+    return {each.name: each for each in sorted(found.values(), key=lambda each: (each.name.lower(), each.name))}
 
 
 def named(package: ModuleType, name: str) -> Name:
@@ -383,10 +412,12 @@ def errors() -> dict[str, type[TachographError]]:
 
 
 def table_of_errors() -> str:
-    lines = ["| error | a kind of | lives in | what it says |", "|---|---|---|---|"]
+    lines = ["| error | a kind of | from | what it says |", "|---|---|---|---|"]
     for name, kind in errors().items():
         bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
-        lines.append(f"| `{name}` | {bases} | `{kind.__module__}` | {in_a_cell(linked(doc_of(kind).first))} |")
+        said = in_a_cell(linked(doc_of(kind).first))
+        where = f"[`{name}`]({address_of(names()[name])})"
+        lines.append(f"| {where} | {bases} | `{names()[name].package}` | {said} |")
     return "\n".join(lines) + "\n"
 
 
