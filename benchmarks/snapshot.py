@@ -1,32 +1,53 @@
-"""What a snapshot costs the run: the stall while it is copied, against synchronous saves of the same state.
+"""What a snapshot costs the run, at 10 MB, 100 MB and 1 GB of weights and Adam's moments.
 
-The same state for all, about 20 MB: a model and the moments of its Adam. Every round does each once, in random order;
-a stall is divided by what the others took in its round, and medians over the rounds are shown. The others are the
-copy alone (each tensor into memory that is at hand), a plain `torch.save`, the same with the file on the disk at its
-end, and the whole snapshot: written, synced, hashed, read back and renamed, which another thread does.
+In the middle of a run, each round does all of these with the same state, in random order:
 
-    python benchmarks/snapshot.py --rounds 60
+    the copy alone, each tensor into memory that is at hand; one thread
+    torch.save into a new file, and the same with the file on the disk at its end
+    torch.distributed.checkpoint.async_save, until it returns: as it comes, and with a stager that is kept
+    ours, until the run goes on; and the same without the memory of an earlier snapshot, as the first one is
+    the whole snapshot: copied, written, synced, hashed, read back, renamed; another thread does all but the copy
+
+A stall is divided by what the others took in its round, and medians over the rounds are shown. Then the run's own clock
+is read: what it loses in all by a snapshot, its steps being slower while another thread writes, and by a `torch.save`
+in the same place. One thread trains.
+
+    python benchmarks/snapshot.py --megabytes 10 100 1000
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import os
 import random
+import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint import async_save
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from tachograph.engine import Trainer
 
+if __package__:
+    from .figures import Figure, finish, parser, quartiles
+else:
+    from figures import Figure, finish, parser, quartiles
+
 LAYERS = 12
-WHOLE = "the whole snapshot"
+OURS, COPY, SAVE, SYNCED, WHOLE = "ours", "the copy alone", "torch.save", "torch.save, fsync", "the whole snapshot"
+FIRST, DCP, KEPT = "ours, the first", "DCP async_save", "DCP async_save, stager kept"
+NOTHING, SLOWER = "nothing", "slower"
+NAMES = {OURS: "a snapshot", SAVE: "torch.save"}
 
 
 class Model(nn.Sequential):
@@ -48,18 +69,24 @@ class Work:
         self.model, self.folder = Model(width), folder
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-5)
         batches = [torch.randn(4, width) for _ in range(3)]
-        settings = {"n_epochs": 10**6, "run_dir": folder / "run", "snapshot_every": None, "keep_snapshots": 1}
-        self.trainer = Trainer(self.model, "torch", batches, self.optimizer, progress_bar=None, **settings)
+        settings: dict[str, Any] = {"run_dir": folder / "run", "snapshot_every": None, "keep_snapshots": 1}
+        self.trainer = Trainer(
+            self.model, "torch", batches, self.optimizer, n_epochs=10**6, progress_bar=None, **settings
+        )
         self.published = 0.0
         self.places: list[torch.Tensor] = []
+        self.stager = DefaultStager(StagingOptions(False, False, False, False))
 
-    def state(self) -> dict[str, object]:
+    def state(self) -> dict[str, Any]:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def tensors(self) -> list[torch.Tensor]:
+        moments = [t for s in self.optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor)]
+        return [*self.model.state_dict().values(), *moments]
 
     def copy(self) -> float:
         """The floor: every tensor of the state is copied once."""
-        held = [*self.model.state_dict().values()]
-        held += [t for s in self.optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor)]
+        held = self.tensors()
         if not self.places:
             self.places = [torch.empty_like(t) for t in held]
         began = time.perf_counter()
@@ -67,7 +94,7 @@ class Work:
             place.copy_(tensor.detach())
         return time.perf_counter() - began
 
-    def plain(self) -> float:
+    def save(self) -> float:
         """`torch.save` into a new file, as people do it."""
         path = self.folder / "plain.pt"
         path.unlink(missing_ok=True)
@@ -86,61 +113,138 @@ class Work:
             os.fsync(file.fileno())
         return time.perf_counter() - began
 
+    def dcp(self, stager: DefaultStager | None = None) -> float:
+        """What a loop waits for DCP; then, outside of what is measured, for its end."""
+        path = self.folder / "dcp"
+        shutil.rmtree(path, ignore_errors=True)
+        began = time.perf_counter()
+        saving: Any = async_save(self.state(), checkpoint_id=path, async_stager=stager, no_dist=True)
+        stalled = time.perf_counter() - began
+        saving.result()
+        return stalled
+
+    def kept(self) -> float:
+        return self.dcp(self.stager)
+
     def stall(self) -> float:
         """What the run waits for a snapshot; then, outside of what is measured, for its end."""
         began = time.perf_counter()
         self.trainer._snapshot()
         stalled = time.perf_counter() - began
-        self.trainer._recorder.snapshots.wait()  # type: ignore[union-attr]
+        self.wait()
         self.published = time.perf_counter() - began
         return stalled
 
+    def wait(self) -> None:
+        self.trainer._recorder.snapshots.wait()  # type: ignore[union-attr]
 
-def measure(work: Work, rounds: int) -> dict[str, list[float]]:
-    """Return seconds per round for each."""
+    def writing(self) -> bool:
+        task = self.trainer._recorder.snapshots._task  # type: ignore[union-attr]
+        return task is not None and task.is_alive()
+
+    def first(self) -> float:
+        self.trainer.driver._staging = None  # type: ignore[union-attr]
+        return self.stall()
+
+
+def stalls(work: Work, rounds: int, seconds: dict[str, list[float]]) -> Iterator[None]:
+    """Do each once a round; the run makes a step wherever this yields."""
     contenders: dict[str, Callable[[], float]] = {
-        "copy": work.copy,
-        "torch.save": work.plain,
-        "torch.save, fsync": work.synced,
-        "stall of a snapshot": work.stall,
+        COPY: work.copy,
+        SAVE: work.save,
+        SYNCED: work.synced,
+        DCP: work.dcp,
+        KEPT: work.kept,
+        OURS: work.stall,
+        FIRST: work.first,
     }
-    seconds: dict[str, list[float]] = {name: [] for name in [*contenders, WHOLE]}
-
-    def after(trainer: Trainer) -> None:
+    for warm in (False, *[True] * rounds):
         for name in random.sample(list(contenders), len(contenders)):
             gc.collect()
-            seconds[name].append(contenders[name]())
-        seconds[WHOLE].append(work.published)
-        if len(seconds["torch.save"]) > rounds:
-            trainer.stop("measured")
-
-    work.trainer.on("step -> fetch", after)
-    work.trainer.run()
-    return {name: held[1:] for name, held in seconds.items()}  # the first round warmed up
+            spent = contenders[name]()
+            if warm:
+                seconds.setdefault(name, []).append(spent)
+                if name == OURS:
+                    seconds.setdefault(WHOLE, []).append(work.published)
+            yield  # another snapshot of the same transition wouldn't be taken
 
 
-def report(seconds: dict[str, list[float]], size: int) -> None:
-    """Print the table; the stall in shares of each line, by medians of pairs and by the fastest rounds."""
-    stall = seconds["stall of a snapshot"]
-    head = f"{size / 1e6:.1f} MB of tensors; ms"
-    print(f"{head:26s} {'median':>9s} {'fastest':>9s} {'the stall is':>14s} {'fastest':>9s}")
+def losses(work: Work, rounds: int, lost: dict[str, list[float]]) -> Iterator[None]:
+    """Hold stretches of the run against each other: with nothing in them, with a snapshot, with a `torch.save`."""
+    steps = 0
+    work.trainer._snapshot()
+    while work.writing():
+        yield
+        steps += 1
+    acts: dict[str, Callable[[], object]] = {NOTHING: lambda: None, OURS: work.trainer._snapshot, SAVE: work.save}
+    for _ in range(rounds):
+        spent: dict[str, float] = {}
+        for name in random.sample(list(acts), len(acts)):
+            gc.collect()
+            began = time.perf_counter()
+            acts[name]()
+            for _ in range(steps + 2):
+                yield
+            spent[name] = time.perf_counter() - began
+            work.wait()
+        lost.setdefault(OURS, []).append(spent[OURS] - spent[NOTHING])
+        lost.setdefault(SAVE, []).append(spent[SAVE] - spent[NOTHING])
+        lost.setdefault(SLOWER, []).append(spent[OURS] / spent[NOTHING] - 1)
+
+
+def measure(options: argparse.Namespace) -> list[Figure]:
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+    torch.set_num_threads(1)
+    sizes = options.megabytes or ([10] if options.quick else [10, 100, 1000])
+    return [figure for size in sizes for figure in of_size(size, options)]
+
+
+def of_size(megabytes: int, options: argparse.Namespace) -> list[Figure]:
+    rounds = options.rounds or (3 if options.quick else max(5, min(40, 1500 // megabytes)))
+    seconds: dict[str, list[float]] = {}
+    lost: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        work = Work(Path(folder), megabytes)
+        plan = itertools.chain(stalls(work, rounds, seconds), losses(work, rounds, lost))
+
+        def after(trainer: Trainer) -> None:
+            if next(plan, plan) is plan:
+                trainer.stop("measured")
+
+        work.trainer.on("step -> fetch", after)
+        work.trainer.run()
+    return [*_of_stalls(megabytes, seconds), *_of_losses(megabytes, lost)]
+
+
+def _of_stalls(megabytes: int, seconds: dict[str, list[float]]) -> Iterator[Figure]:
+    """The stall in shares of what the others took in its round, then what each took."""
+    size = f"{megabytes:,} MB"
+    asked = {SAVE: 0.15}
+    for other in (SAVE, SYNCED, DCP, KEPT, COPY, FIRST, WHOLE):
+        share = statistics.median(a / b for a, b in zip(seconds[OURS], seconds[other], strict=True))
+        fastest = f"{min(seconds[OURS]) / min(seconds[other]):.2f} by the fastest rounds"
+        yield Figure(f"{size}: the stall, of {other}", share, "", asked.get(other), note=fastest)
     for name, held in seconds.items():
-        pairs = statistics.median(a / b for a, b in zip(stall, held, strict=True))
-        fastest = min(stall) / min(held)
-        print(f"{name:26s} {statistics.median(held) * 1e3:9.1f} {min(held) * 1e3:9.1f} {pairs:14.2f} {fastest:9.2f}")
+        note = f"fastest {min(held) * 1e3:.1f}, median of {len(held)}"
+        yield Figure(f"{size}: {name}", statistics.median(held) * 1e3, "ms", note=note)
+
+
+def _of_losses(megabytes: int, lost: dict[str, list[float]]) -> Iterator[Figure]:
+    size = f"{megabytes:,} MB"
+    for name in (OURS, SAVE):
+        low, middle, high = (value * 1e3 for value in quartiles(lost[name]))
+        note = f"a run's clock; quartiles {low:.1f} and {high:.1f}"
+        yield Figure(f"{size}: a run loses by {NAMES[name]}", middle, "ms", note=note)
+    slower = statistics.median(lost[SLOWER])
+    yield Figure(f"{size}: steps beside the writing are slower by", slower * 100, "%", note="the stall among them")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=40, help="rounds; each is done once in each (40)")
-    parser.add_argument("--megabytes", type=float, default=20, help="of tensors (20)")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        work = Work(Path(folder), options.megabytes)
-        seconds = measure(work, options.rounds)
-        moments = [t for s in work.optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor)]
-        report(seconds, sum(t.numel() * t.element_size() for t in [*work.model.state_dict().values(), *moments]))
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, help="rounds; each is done once in each (40, 15, 5 by size)")
+    options.add_argument("--megabytes", type=int, nargs="+", help="of tensors (10 100 1000; --quick: 10)")
+    finish(measure, options.parse_args())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-MUCH = 8 << 20
+MUCH = 16 << 20
 """Bytes from which on helpers are woken."""
 
 _BLOCK = 1 << 20
