@@ -370,8 +370,8 @@ from tachograph.engine import Journal, Trainer, diff, replay
 from tachograph.engine.exports import export
 
 def go_on(run_dir, n_epochs):
-    trainer = Trainer(None, StubDriver(), [1, 2, 3], None, n_epochs=n_epochs, seed=1, run_dir=run_dir, progress_bar=None)
-    return trainer.run(resume_from="auto")
+    limits = {"n_epochs": n_epochs, "seed": 1, "run_dir": run_dir}
+    return Trainer(None, StubDriver(), [1, 2, 3], None, progress_bar=None, **limits).run(resume_from="auto")
 
 go_on("a", 2), go_on("b", 1), go_on("b", 2)
 heard = []
