@@ -33,9 +33,9 @@ check: $(INSTALLED) ## ruff, mypy, and the rules of the house
 	@$(BIN)/mypy --no-error-summary -p tachograph.states -p tachograph.drivers -p tachograph.engine
 	@$(PYTEST) tests/test_house.py
 
-bench: $(INSTALLED) ## measure what a step, a record and a resume cost
+bench: $(INSTALLED) ## measure every budget, and write the tables and the plot of it: BENCH="--only growth" for a part
 	@$(BIN)/python -c 'import ignite' 2>/dev/null || $(INSTALL) -e '.[bench]' --config-settings editable_mode=strict
-	@for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+	@$(BIN)/python benchmarks/table.py $(BENCH)
 
 docs: $(DOCS)/installed ## build the documentation: site/index.html, which needs no network
 	@$(DOCS)/bin/zensical build --strict

@@ -27,6 +27,8 @@ from typing import Any
 import attrs
 
 _BEGAN = (time.time(), os.getloadavg())  # of the process, since this is imported first
+KEPT = Path(__file__).with_name("figures.json")
+"""The last figures of every script: what the tables and the plot are made of."""
 _DISTRIBUTIONS = ("torch", "numpy", "attrs", "msgspec", "transitions", "pytorch-ignite")
 
 
@@ -79,7 +81,7 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """"met", or by how much it was missed."""
+        """Whether it is met, or by how much it is missed; "" where there's no budget."""
         if self.met is None:
             return ""
         if self.met:
@@ -114,7 +116,7 @@ def number(value: float, unit: str = "") -> str:
     elif value == int(value) or abs(value) >= 1000:
         told = f"{value:,.0f}"
     else:
-        size = abs(value)
+        size = abs(float(f"{value:.3g}"))
         told = f"{value:.{0 if size >= 100 else 1 if size >= 10 else 2 if size >= 0.1 else 3}f}"
     return f"{told} {unit}".rstrip()
 
@@ -151,18 +153,24 @@ def _versions() -> Iterator[tuple[str, str]]:
 def save(figures: Iterable[Figure] | Run, path: str | Path) -> None:
     """Write figures as JSON, with the versions, the machine, and its load at the beginning and at the end."""
     run = figures if isinstance(figures, Run) else Run(tuple(figures))
-    told = {"about": run.about, "figures": [attrs.asdict(figure, filter=_is_told) for figure in run.figures]}
-    Path(path).write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    Path(path).write_text(json.dumps(_told(run), indent=1, ensure_ascii=False) + "\n")
+
+
+def load(path: str | Path) -> Run:
+    """Read what `save` wrote."""
+    return _run(json.loads(Path(path).read_text()))
+
+
+def _told(run: Run) -> dict[str, Any]:
+    return {"about": run.about, "figures": [attrs.asdict(figure, filter=_is_told) for figure in run.figures]}
 
 
 def _is_told(attribute: attrs.Attribute[Any], value: Any) -> bool:
     return attribute.default is attrs.NOTHING or value != attribute.default
 
 
-def load(path: str | Path) -> Run:
-    """Read what `save` wrote."""
-    held = json.loads(Path(path).read_text())
-    return Run(tuple(Figure(**figure) for figure in held["figures"]), held["about"])
+def _run(told: Mapping[str, Any]) -> Run:
+    return Run(tuple(Figure(**figure) for figure in told["figures"]), told["about"])
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
@@ -206,3 +214,15 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
         return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, middle, high
+
+
+def kept() -> dict[str, Run]:
+    """Read the last figures of every script."""
+    held = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    return {script: _run(told) for script, told in held.items()}
+
+
+def keep(runs: Mapping[str, Run]) -> None:
+    """Write the last figures of every script."""
+    told = {script: _told(run) for script, run in sorted(runs.items())}
+    KEPT.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")

@@ -84,7 +84,7 @@ class Long:
         steps: how long it is.
         each: epochs that are measured at each length.
         samples: by length in steps.
-        reads: by the same, what another process needed of the journal: the last record, a seek, the next seek; seconds.
+        reads: by the same, what another process saw of the journal: see `look`.
         memory: (transition, resident MB, blocks that Python has allocated), a hundred times.
     """
 
@@ -144,7 +144,10 @@ def look_of(run_dir: Path, seq: int) -> list[float]:
 
 
 def look(run_dir: Path, seq: int) -> None:
-    """Print the seconds of the processor that the last record takes, a seek to the middle, and one beside it."""
+    """Print what the last record takes, a seek far back and one beside it: seconds of the processor; bytes a record.
+
+    The bytes are the mean of the last thousand records.
+    """
 
     def spent(act: Callable[[], object]) -> float:
         began = time.process_time()
@@ -153,7 +156,9 @@ def look(run_dir: Path, seq: int) -> None:
 
     last = min(spent(lambda: Journal(run_dir).last) for _ in range(5))
     journal = Journal(run_dir)
-    print(json.dumps([last, spent(lambda: journal.seek(seq // 3)), spent(lambda: journal.seek(seq // 3 + 1))]))
+    seeks = [spent(lambda place=place: journal.seek(place)) for place in (seq // 3, seq // 3 + 1)]
+    sizes = [len(record.line) + 1 for record in journal.since(seq - 1000)]
+    print(json.dumps([last, *seeks, statistics.mean(sizes)]))
 
 
 def of_long(name: str, long: Long) -> Iterator[Figure]:
@@ -168,6 +173,8 @@ def of_long(name: str, long: Long) -> Iterator[Figure]:
     pairs = f"each against a run that has just begun, {long.each} pairs"
     title = f"{name}: a step after {last:,} of them, against one after {first:,}"
     yield Figure(title, against[last] / against[first], "", FLAT, note=pairs)
+    note = f"mean of a thousand after {last:,} steps"
+    yield Figure(f"{name}: bytes a record", long.reads[last][-1], "B", 450, note=note)
 
 
 def of_journal(long: Long) -> Iterator[Figure]:
@@ -191,8 +198,16 @@ def of_memory(long: Long) -> Iterator[Figure]:
     n = max(ended - began, 1)
     yield from curve("resident memory", {seq: held for seq, held, _ in long.memory[::5]}, "MB", "transitions")
     note = f"from transition {began:,} to {ended:,}: {least:.1f} MB, {most:.1f} MB"
-    yield Figure("memory that a transition adds", max(round((most - least) * 1e6 / n), 0), "B", 0, note=note)
-    yield Figure("objects that a transition adds", max(round((left - blocks) / n, 3), 0), "", 0, note="Python's count")
+    yield Figure(
+        "memory that a transition adds to a long run", max(round((most - least) * 1e6 / n), 0), "B", 0, note=note
+    )
+    yield Figure(
+        "objects that a transition adds to a long run",
+        max(round((left - blocks) / n, 3), 0),
+        "",
+        0,
+        note="Python's count",
+    )
 
 
 # -- listeners ---------------------------------------------------------------------------------------------
@@ -226,11 +241,11 @@ def filtered(trainer: Trainer) -> None:
 
 
 KINDS: dict[str, tuple[Callable[[Trainer], None], float | None]] = {
-    "a function, at each batch's end": (functions, 0.2),
-    "a callback's method, at each batch's end": (callbacks, 0.2),
-    "a function that is given the event": (events, None),
-    "a function inside a step": (inside, 0.2),
-    "a function with every=100": (filtered, None),
+    "a listener at each batch's end": (functions, 0.2),
+    "a callback at each batch's end": (callbacks, 0.2),
+    "a listener that is given the event": (events, None),
+    "a listener inside a step": (inside, 0.2),
+    "a listener with every=100": (filtered, None),
 }
 
 
@@ -255,8 +270,14 @@ def of_listeners(rounds: int) -> Iterator[Figure]:
                 taken[count].append(heard(subscribe, count))
         slopes = [slope({count: held[n] for count, held in taken.items()}) for n in range(rounds)]
         points = {count: statistics.median(held) for count, held in taken.items()}
-        yield from curve(f"listeners: {name}", points, "µs", "number", "a step of the stub, no journal")
-        yield Figure(name, statistics.median(slopes), "µs", budget, note="the slope of 0 to 100 of them, a call")
+        yield from curve(f"with so many: {name}", points, "µs", "number", "a step of the stub, no journal")
+        yield Figure(
+            name,
+            statistics.median(slopes),
+            "µs",
+            budget,
+            note="that does nothing: the slope of 0 to 100 of them, a call",
+        )
 
 
 def slope(points: dict[int, float]) -> float:
