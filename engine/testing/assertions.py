@@ -40,12 +40,13 @@ def assert_deterministic(
     """Assert that equal trainers make equal runs: the same records, and the same bits at the end.
 
     Args:
-        build: returns a new `Trainer`, with a model, an optimizer and data of its own. It may take `run_dir` and
-            `n_batches`; where it doesn't, they are set on the trainer.
-        steps: batches of each run; None: as many as the trainer's own limits say.
+        build: returns a new `Trainer`, with a model, an optimizer and data of its own, or a new `Engine`. It may take
+            `run_dir` and `n_batches`; where it doesn't, they are set on the trainer.
+        steps: batches of each run; None: as many as the trainer's own limits say. An `Engine` with a machine of your
+            own runs to its end, unless `build` takes `n_batches`.
         runs: how many to compare, >= 2.
         processes: each in a process of its own, with another PYTHONHASHSEED; `build` is at the top of a module then.
-        run: arguments of `Trainer.run`, such as `{"num_eval_sanity_batch": 0}`.
+        run: arguments of `run`, such as `{"num_eval_sanity_batch": 0}`.
         ignore: patterns of entries of a snapshot that may differ, such as "extra/listeners/callbacks/Clock/*".
         folder: where a folder for the runs is made, which goes with a success and stays with a failure; None: among
             the temporary files.
@@ -71,7 +72,7 @@ def assert_resumes_exactly(
     build: Callable[..., Any],
     steps: int | None = 20,
     *,
-    at: int | Collection[int] | None = None,
+    at: int | str | Collection[int] | None = None,
     kill: bool = False,
     run: Mapping[str, Any] | None = None,
     ignore: Sequence[str] = (),
@@ -85,11 +86,11 @@ def assert_resumes_exactly(
 
     Args:
         build: as in `assert_deterministic`.
-        steps: batches of each run; None: as many as the trainer's own limits say.
-        at: transitions to cut after; None: one of every kind that the run has: in every state, before and after a
-            validation, between two epochs, with an open accumulation window.
+        steps: as in `assert_deterministic`.
+        at: transitions to cut after; "all": after each; None: after one of every kind that the run has: in every state,
+            before and after a validation, between two epochs, with an open accumulation window.
         kill: have processes killed by SIGKILL and gone on with in new ones, 3 times where `at` says nothing.
-        run: arguments of `Trainer.run`.
+        run: arguments of `run`.
         ignore: patterns of entries of a snapshot that may differ.
         folder: where a folder for the runs is made, which goes with a success and stays with a failure; None: among
             the temporary files.
@@ -191,7 +192,7 @@ def _explained(found: Parting, then: Mapping[str, str], now: Mapping[str, str]) 
 
 def _job(build: Any, steps: int | None, run: Mapping[str, Any] | None) -> Job:
     if not callable(build):
-        raise CallerError(f"build must be a function that returns a Trainer, not {type(build).__name__}")
+        raise CallerError(f"build must be a function that returns a Trainer or an Engine, not {type(build).__name__}")
     if steps is not None and (type(steps) is not int or steps < 1):
         raise CallerError(f"steps must be a number of batches >= 1, or None, not {steps!r}")
     return Job(build, steps, dict(run or {}))

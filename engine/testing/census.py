@@ -1,4 +1,4 @@
-"""What model, data and callbacks keep in plain attributes, where no snapshot sees it.
+"""What model, data, callbacks and functions keep in plain attributes, where no snapshot sees it.
 
 A resumed run that parts from the straight one has usually lost such a value. So it is listed where a run is cut and
 where it is gone on with, and what differs is named. It is a look from outside: what is too large, or no plain data, is
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -24,8 +25,9 @@ _OF_A_MODULE = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_
 WAYS = {
     "model": "keep it in a buffer (register_buffer), or save it by get_extra_state and set_extra_state",
     "callbacks": "give the callback state_dict() and load_state_dict()",
-    "listeners": "keep it in trainer.state, which is saved with every snapshot",
-    "functions": "keep it in trainer.state, which is saved with every snapshot",
+    "listeners": "keep it in trainer.state (engine.state), which is saved with every snapshot",
+    "functions": "keep it in trainer.state (engine.state), or give what holds it state_dict() and load_state_dict(), "
+    "and callbacks=[Kept(name=...)]",
     "data": "derive it from the sample's index and the epoch, or give what draws it state_dict() and load_state_dict()",
 }
 """Whose memory it is -> how it comes into a snapshot."""
@@ -54,11 +56,11 @@ class Lost:
         return f"{self.name} was {self.then} where the run was cut, and is {self.now} after the resume"
 
 
-def census(trainer: Any) -> dict[str, str]:
-    """List the plain values in a trainer's model, data, callbacks and functions: where they are -> what they are."""
+def census(engine: Any) -> dict[str, str]:
+    """List the plain values in an engine's model, data, callbacks and functions: where they are -> what they are."""
     found: dict[str, str] = {}
-    seen: set[int] = set()
-    for name, value in _owners(trainer):
+    seen: set[int] = {id(engine)}  # a function of a state's work usually knows it; what it holds is saved
+    for name, value in _owners(engine):
         found.update(_of(value, name, seen, 0))
     return found
 
@@ -69,20 +71,30 @@ def lost(then: Mapping[str, str], now: Mapping[str, str]) -> list[Lost]:
     return [Lost(name, then[name], now.get(name, "not there")) for name in names]
 
 
-def _owners(trainer: Any) -> Iterator[tuple[str, Any]]:
-    yield from _modules(trainer.driver.model)
-    yield from _loader("data/train", trainer.train_dataloader)
-    for name, loader in _evaluated(trainer).items():
-        yield from _loader(f"data/{name or 'validate'}", loader)
-    for name, callback in trainer.listeners.callbacks.items():
+def _owners(engine: Any) -> Iterator[tuple[str, Any]]:
+    from ..trainer import Trainer
+
+    yield from _modules(getattr(engine.driver, "model", None))
+    if isinstance(engine, Trainer):
+        yield from _loader("data/train", engine.train_dataloader)
+        for name, loader in _evaluated(engine).items():
+            yield from _loader(f"data/{name or 'validate'}", loader)
+    for name, callback in engine.listeners.callbacks.items():
         if not _is_of_a_library(callback):
             yield f"callbacks/{name}", callback
-    for subscription in trainer.listeners._subscriptions:
+    for subscription in engine.listeners._subscriptions:
         if subscription.owner is None and not _is_ours(subscription.fn):
             yield f"listeners/{_called(subscription.fn)}", subscription.fn
-    for fn in (trainer._step_fn, trainer._output_mapping, trainer.driver.input_mapping):
+    for fn in _functions(engine):
         if fn is not None and not _is_ours(fn):
             yield f"functions/{_called(fn)}", fn
+
+
+def _functions(engine: Any) -> Iterator[Any]:
+    for name in ("_step_fn", "_output_mapping"):
+        yield getattr(engine, name, None)
+    yield getattr(engine.driver, "input_mapping", None)
+    yield from engine._perform.values()
 
 
 def _evaluated(trainer: Any) -> Mapping[str, Any]:
@@ -135,6 +147,10 @@ def _within(value: Any) -> Iterator[tuple[str, Any]]:
                 yield f".{variable}", cell.cell_contents
             except ValueError:  # it isn't filled yet
                 continue
+    elif isinstance(value, partial):
+        yield "", value.func
+        yield from ((f"({i})", held) for i, held in enumerate(value.args))
+        yield from ((f"({key})", held) for key, held in value.keywords.items())
     elif hasattr(value, "__self__") and hasattr(value, "__func__"):
         yield "", value.__self__
     elif not _is_of_a_library(value) and not isinstance(value, type) and hasattr(value, "__dict__"):

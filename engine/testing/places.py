@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 import attrs
 
 from tachograph.states import CallerError
-from tachograph.states.table import FINAL
 
 from ..journal import Record
 
@@ -28,18 +27,24 @@ class Cut:
         return f"transition {self.seq} ({self.where})"
 
 
-def cuts_of(records: Sequence[Record], at: int | Collection[int] | None = None, most: int | None = None) -> list[Cut]:
+def cuts_of(
+    records: Sequence[Record], at: int | str | Collection[int] | None = None, most: int | None = None
+) -> list[Cut]:
     """Choose where to cut a run.
 
     Args:
-        records: its transitions.
-        at: after these; None: of every kind of place that the run has, one from the middle of the run.
+        records: its transitions, to the one that ended it.
+        at: after these; "all": after each; None: of every kind of place that the run has, one from the middle of it.
         most: how many at most; those that are left out are spread over the run.
 
     Raises:
         CallerError: the run has no such transition, or it is the one that ends it.
     """
-    last = records[-1].seq - 1 if records[-1].dest in FINAL else records[-1].seq
+    last = records[-1].seq - 1
+    if isinstance(at, str):
+        if at != "all":
+            raise CallerError(f"at must be transitions, 'all' or None, not {at!r}")
+        return [Cut(record.seq, _where(record)) for record in records[:last]]
     if at is not None:
         wanted = [at] if isinstance(at, int) else sorted(set(at))
         for seq in wanted:

@@ -16,7 +16,7 @@ from typing import Any
 from tachograph.states import CallerError
 
 from ..building import builder_of
-from .runs import Build, Job, Lived, after_each, run
+from .runs import Build, Job, Lived
 
 _PATIENCE = 600
 
@@ -52,7 +52,7 @@ def go(
     Args:
         build: the builder's name.
         steps: batches in all; None: to the trainer's own limit.
-        arguments: of `Trainer.run`.
+        arguments: of its `run`.
         run_dir: where.
         number: of the process; its hash seed, and the seed of what it draws before.
         resume: go on with the run that is there.
@@ -89,17 +89,18 @@ def child() -> None:
     run_dir, kill_at = Path(told["run_dir"]), told["kill_at"]
     from . import runs
 
-    trainer = job.trainer(run_dir, told["seed"])
-    runs._keep_batches(trainer, run_dir)
+    engine = job.engine(run_dir, told["seed"])
+    runs._keep_batches(engine, run_dir)
 
-    def ask(trainer: Any) -> None:
-        if trainer.trainer_state.seq in (1, kill_at):
-            trainer.request_snapshot()
+    def ask(engine: Any) -> None:
+        if engine.trainer_state.seq in (1, kill_at):
+            engine.request_snapshot()
 
-    def die(trainer: Any, path: Path) -> None:
-        if kill_at is not None and path.name.startswith(f"{kill_at:012d}"):
+    def die(engine: Any, path: Path | None = None) -> None:
+        seq = engine.trainer_state.seq if path is None else int(path.name[:12])
+        if seq == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    after_each(trainer, ask)
-    trainer.on("on_after_snapshot", die)
-    run(trainer, job, told["resume"])
+    runs.after_each(engine, ask)
+    runs.when_kept(engine, die)
+    runs.run(engine, job, told["resume"])

@@ -1,4 +1,4 @@
-"""One run of a builder's trainer in a folder of its own, and what is kept of it beside journal and snapshots."""
+"""One run of what a builder makes in a folder of its own, and what is kept of it beside journal and snapshots."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import attrs
 
 from tachograph.states import CallerError
 
+from .. import saving
 from ..journal import Background, Files, Journal, Pulse
 from ..world import World
 from .census import census
 
 if TYPE_CHECKING:
-    from ..trainer import Trainer
+    from ..engine import Engine
 
 Build = Callable[..., Any]
 _OFFERED = ("run_dir", "n_batches")
@@ -65,44 +66,49 @@ class Job:
     """What is run.
 
     Attributes:
-        build: makes the trainer, all of it anew.
-        steps: batches in all; None: to the trainer's own limit.
-        run: arguments of `Trainer.run`.
+        build: makes the trainer or the engine, all of it anew.
+        steps: batches in all; None: to the trainer's own limit. An engine of a user's own knows no batches.
+        run: arguments of its `run`.
     """
 
     build: Build
     steps: int | None
     run: Mapping[str, Any]
 
-    def trainer(self, run_dir: Path, seed: int) -> Trainer:
-        """Build a trainer that writes to a run directory.
+    def engine(self, run_dir: Path, seed: int) -> Engine:
+        """Build a trainer, or an engine, that writes to a run directory.
 
         Args:
             run_dir: where.
             seed: what the generators are seeded with before: what a process drew before is nobody's business.
 
         Raises:
-            CallerError: what was built isn't a trainer that can be run here.
+            CallerError: what was built can't be run here.
         """
         from tachograph.drivers import generators
 
+        from ..engine import Engine
         from ..trainer import Trainer
 
         generators.seed_all(seed)
         offered = {"run_dir": run_dir, "n_batches": self.steps}
-        trainer = self.build(**{k: v for k, v in offered.items() if k in self._taken() and v is not None})
-        if not isinstance(trainer, Trainer):
-            raise CallerError(f"build() returned {type(trainer).__name__}: it must return a Trainer that wasn't run")
-        if trainer.trainer_state.seq:
-            raise CallerError("build() returned a trainer that was run already: it must build everything anew")
-        if trainer.ranks.world_size > 1:
-            raise CallerError("build() made a trainer of several processes, and this runs one: give driver='torch'")
-        if trainer._debug.fast:
-            raise CallerError("build() made a trainer with fast_dev_run, which keeps no journal: leave that out")
-        trainer.run_dir = run_dir
-        if self.steps is not None:
-            trainer.n_batches = self.steps
-        return trainer
+        engine = self.build(**{k: v for k, v in offered.items() if k in self._taken() and v is not None})
+        if not isinstance(engine, Engine):
+            raise CallerError(
+                f"build() returned {type(engine).__name__}: it must return a Trainer, or an Engine, that wasn't run"
+            )
+        what = "a trainer" if isinstance(engine, Trainer) else "an engine"
+        if engine.trainer_state.seq:
+            raise CallerError(f"build() returned {what} that was run already: it must build everything anew")
+        if engine.ranks.world_size > 1:
+            raise CallerError(f"build() made {what} of several processes, and this runs one: give driver='torch'")
+        engine.run_dir = run_dir
+        if isinstance(engine, Trainer):
+            if engine._debug.fast:
+                raise CallerError("build() made a trainer with fast_dev_run, which keeps no journal: leave that out")
+            if self.steps is not None:
+                engine.n_batches = self.steps
+        return engine
 
     def _taken(self) -> Collection[str]:
         """Say which of the settings that are offered the builder takes."""
@@ -130,11 +136,13 @@ class Lived:
         return Journal(self.run_dir)
 
     def snapshot(self, seq: int | None = None) -> Path | None:
-        """Return its snapshot of a transition, or its last one; None without one."""
+        """Return its snapshot of a transition, or, of the same form, what was held at its end; None without one."""
         from ..snapshots import catalogue
 
-        held = {snapshot.seq: snapshot.path for snapshot in catalogue(self.run_dir)[0]}
-        return held.get(max(held, default=0) if seq is None else seq)
+        if seq is None:
+            end = _end_of(self.run_dir)
+            return end if end.is_dir() else None
+        return {snapshot.seq: snapshot.path for snapshot in catalogue(self.run_dir)[0]}.get(seq)
 
     @classmethod
     def of(cls, run_dir: Path) -> Lived:
@@ -156,13 +164,13 @@ def go(job: Job, run_dir: Path, seed: int, *, resume: bool = False, census_to: P
         resume: go on with the run that is there.
         census_to: where the plain values of the resumed trainer are listed.
     """
-    trainer = job.trainer(run_dir, seed)
-    trainer.world = World(files=Unsynced(), background=AtOnce())
-    _keep_batches(trainer, run_dir)
-    _snapshot_after(trainer, [1])
+    engine = job.engine(run_dir, seed)
+    engine.world = World(files=Unsynced(), background=AtOnce())
+    _keep_batches(engine, run_dir)
+    _snapshot_after(engine, [1])
     if census_to is not None:
-        trainer.on("on_after_resume", lambda trainer, report: census_to.write_text(json.dumps(census(trainer))))
-    run(trainer, job, resume)
+        engine.on("on_after_resume", lambda engine, report: census_to.write_text(json.dumps(census(engine))))
+    run(engine, job, resume)
     return Lived.of(run_dir)
 
 
@@ -176,66 +184,88 @@ def photograph(job: Job, run_dir: Path, seed: int, at: Collection[int], to: Path
         at: the transitions.
         to: where the copies go, each under its transition's number, with a census beside it.
     """
-    trainer = job.trainer(run_dir, seed)
-    trainer.world = World(files=Unsynced(), background=AtOnce())
-    _keep_batches(trainer, run_dir)
-    _snapshot_after(trainer, [1, *at])
+    engine = job.engine(run_dir, seed)
+    engine.world = World(files=Unsynced(), background=AtOnce())
+    _keep_batches(engine, run_dir)
+    _snapshot_after(engine, [1, *at])
 
-    def copy(trainer: Any, path: Path) -> None:
-        seq = trainer.trainer_state.seq
+    def copy(engine: Any, path: Any = None) -> None:
+        seq = engine.trainer_state.seq
         if seq in at and not (to / str(seq)).exists():
             shutil.copytree(run_dir, to / str(seq), copy_function=_copy)
             shutil.copyfile(_beside(run_dir), _beside(to / str(seq)))
-            census_of(to / str(seq)).write_text(json.dumps(census(trainer)))
+            census_of(to / str(seq)).write_text(json.dumps(census(engine)))
 
     to.mkdir(parents=True, exist_ok=True)
-    trainer.on("on_after_snapshot", copy)
-    run(trainer, job, resume=False)
+    when_kept(engine, copy)
+    run(engine, job, resume=False)
     return Lived.of(run_dir)
 
 
-def run(trainer: Trainer, job: Job, resume: bool) -> None:
-    """Have a trainer run; that it parts from what is recorded is found afterwards, and needs no warning here."""
+def run(engine: Engine, job: Job, resume: bool) -> None:
+    """Have an engine run; that it parts from what is recorded is found afterwards, and needs no warning here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="the re-executed run parts")
-        trainer.run(resume_from=trainer.run_dir if resume else None, **job.run)
+        engine.run(resume_from=engine.run_dir if resume else None, **job.run)
+    _keep_end(engine)
+
+
+def _keep_end(engine: Engine) -> None:
+    """Save what the driver and the listeners hold at the end, of which not every machine leaves a snapshot."""
+    driver, run_dir = engine.driver, engine.run_dir
+    if driver is not None and run_dir is not None:
+        end = _end_of(run_dir)
+        end.mkdir()
+        driver.save(driver.capture(saving.check(engine), engine._held_batch()), end)
 
 
 def census_of(run_dir: Path) -> Path:
-    """Name the file beside a copy of a run that lists the plain values of its trainer."""
+    """Name the file beside a copy of a run that lists the plain values of its engine."""
     return run_dir.with_name(f"{run_dir.name}.census.json")
 
 
-def after_each(trainer: Trainer, fn: Callable[[Any], None]) -> None:
+def after_each(engine: Engine, fn: Callable[[Any], None]) -> None:
     """Call a function when everyone else has heard a transition, whichever it is."""
-    for name in trainer.machine.names:
-        if name != trainer.machine.initial:
-            trainer.on(name, fn, priority=-1)
+    for name in dict.fromkeys(row.dest for row in engine.machine.rows):
+        engine.on(name, fn, priority=-1)
 
 
-def _snapshot_after(trainer: Trainer, seqs: Collection[int]) -> None:
-    def ask(trainer: Any) -> None:
-        if trainer.trainer_state.seq in seqs:
-            trainer.request_snapshot()
+def when_kept(engine: Engine, fn: Callable[..., None]) -> None:
+    """Call a function when a snapshot was published; without a driver there is none, and a transition is enough."""
+    if engine.driver is None:
+        after_each(engine, fn)
+    else:
+        engine.on("on_after_snapshot", fn)
 
-    after_each(trainer, ask)
+
+def _snapshot_after(engine: Engine, seqs: Collection[int]) -> None:
+    def ask(engine: Any) -> None:
+        if engine.trainer_state.seq in seqs:
+            engine.request_snapshot()
+
+    after_each(engine, ask)
 
 
-def _keep_batches(trainer: Trainer, run_dir: Path) -> None:
+def _keep_batches(engine: Engine, run_dir: Path) -> None:
     """Write down what the batches hold, one line each; a resumed run adds to what its predecessor wrote."""
     run_dir.parent.mkdir(parents=True, exist_ok=True)
     path = _beside(run_dir)
     path.touch()
 
-    def keep(trainer: Any, batch: Any, indices: Any = None) -> None:
-        with path.open("a") as file:
-            file.write(f"{trainer.trainer_state.seq} {trainer.driver.fingerprint_of(batch)}\n")
+    def keep(engine: Any, batch: Any, indices: Any = None) -> None:
+        if engine.driver is not None:
+            with path.open("a") as file:
+                file.write(f"{engine.trainer_state.seq} {engine.driver.fingerprint_of(batch)}\n")
 
-    trainer.on("on_train_batch_begin", keep, priority=-1)
+    engine.on("on_train_batch_begin", keep, priority=-1)
 
 
 def _beside(run_dir: Path) -> Path:
     return run_dir.with_name(f"{run_dir.name}.batches")
+
+
+def _end_of(run_dir: Path) -> Path:
+    return run_dir.with_name(f"{run_dir.name}.end")
 
 
 def _copy(source: str, to: str) -> None:
