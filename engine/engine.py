@@ -30,9 +30,11 @@ from . import beginning, ending, recording, resume, saving, sources
 from .beginning import Rest
 from .callbacks.callback import Callback
 from .callbacks.snapshot_policy import SnapshotPolicy
-from .checks import Perform, as_callbacks, check_perform, check_snapshots, seed_of
+from .checks import Perform, as_callbacks, check_perform, check_snapshots, check_without_driver, seed_of
+from .fitness import check_folds, check_state, watched
 from .interruptions import Interruptions
 from .journal import Journal, JournalWriteError, Position
+from .journal.codec import limits_of
 from .listeners import Handle, Listeners
 from .notes import attach, message
 from .recorder import Recorder
@@ -57,7 +59,8 @@ class Engine(Interruptions):
         driver: does the heavy part of snapshots; None means that there is none, and no snapshot is taken. It is set up,
             and its gradients are cleared, when a run begins.
         run_dir: where the journal and the snapshots go; "auto": `runs/<UTC time>-<short id>`; None: nowhere.
-        snapshot_every: "epoch", a number of batches, a time such as "10min", or None: only at signals and errors.
+        snapshot_every: "epoch", a number of batches, a time such as "10min", or None: only at signals and errors. On a
+            machine that doesn't count batches, a number counts transitions, and "epoch" is refused where none ends.
         callbacks: one `Callback` or a sequence of them.
         keep_snapshots: which snapshots stay when a new one is published: None keeps all, an int the last so many; or a
             `Keep(...)`.
@@ -84,8 +87,8 @@ class Engine(Interruptions):
             their order. A callback that leaves other weights in the model than those that were trained adds one.
 
     Raises:
-        MachineFault: a state that isn't final has no function, or a function no state.
-        CallerError: a callback, `snapshot_every`, `keep_snapshots`, `on_snapshot_fault` or `seed` can't be used.
+        MachineFault: a state that isn't final has no function, or a function no state; or a fold returns no next state.
+        CallerError: `state`, a callback, `snapshot_every`, `keep_snapshots`, `on_snapshot_fault` or `seed` can't be used.
     """
 
     seed: int | None
@@ -108,6 +111,9 @@ class Engine(Interruptions):
         seed: int | None = None,
     ) -> None:
         check_perform(machine, perform)
+        begins = TrainerState(state=str(machine.initial)) if state is None else state
+        check_state(machine, begins)
+        check_without_driver(driver, snapshot_every=snapshot_every, keep_snapshots=keep_snapshots)
         self.machine = machine
         self.driver = driver
         self.seed, self._seed_given = seed_of(seed, driver), seed is not None
@@ -115,7 +121,7 @@ class Engine(Interruptions):
         self.ranks: Ranks = ALONE if driver is None else driver.ranks
         self.together = Together()
         self.listeners = Listeners(machine)
-        self.trainer_state: Any = TrainerState(state=str(machine.initial)) if state is None else state
+        self.trainer_state: Any = begins
         self.run_dir = recording.run_dir_of(run_dir)
         if run_dir == "auto":
             self.run_dir = self.ranks.share(self.run_dir)
@@ -124,7 +130,9 @@ class Engine(Interruptions):
         self.batch: Any = None
         self.world = World()
         self.as_trained: list[Callable[[], AbstractContextManager[Any]]] = []
+        self._own_limits = {name: getattr(begins, name) for name in limits_of(type(begins))}
         self._perform = dict(perform)
+        watched(machine, self._perform, check_folds(machine, begins))
         self._way, self._final, self._index = machine.ways, machine.final, self.listeners.index  # read on every commit
         self._recorder: Recorder | None = None
         self._closing: Recorder | None = None
@@ -143,6 +151,7 @@ class Engine(Interruptions):
         )
         self._snapshot_every = snapshot_every
         self._policy = SnapshotPolicy(snapshot_every, self.keep_snapshots)
+        self._policy.fit(machine, begins)
         if driver is not None:
             driver.tell = lambda text: self.later(lambda: self._note(text))
         for callback in as_callbacks(callbacks):
@@ -501,11 +510,11 @@ class Engine(Interruptions):
 
     def _with_limits(self, state: Any) -> Any:
         """Return the state with this run's limits in place of those it was saved with."""
-        return state
+        return attrs.evolve(state, **self._own_limits)
 
     def _has_work(self, state: Any) -> bool:
         """Say whether a state from before the end would go on under its limits."""
-        return False
+        return self._rest is not None and not self._rest.decided
 
     def _reenter(self, state: Any, batch: Any) -> None:
         """Stand the driver where a state needs it.

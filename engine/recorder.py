@@ -6,7 +6,7 @@ crash is a determinism check that costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Recorder:
 
     Attributes:
         append: commit one transition: `append(source, event, state)`.
+        hold: commit one that nobody hears: `hold(source, event, before, state)`.
         run: the run's id.
         snapshots: publishes snapshots.
         writes: what it is told is kept; False for a `Reexecution`, which stands in its place.
@@ -43,6 +44,7 @@ class Recorder:
 
     writes = True
     append: Callable[[str, Event, Any], None]
+    hold: Callable[[str, Event, Any, Any], None]
 
     def __init__(
         self,
@@ -82,7 +84,12 @@ class Recorder:
         self._say: Callable[[str], None] = lambda text: None
         self._diverged: Callable[[Divergence], None] = lambda divergence: None
         self.snapshots = SnapshotWriter(run_dir, about["run"], incarnation, finished, world, ranks)
-        self.append = self._writer.append
+        self.append, self.hold = self._writer.append, self._writer.hold
+
+    @property
+    def seq(self) -> int:
+        """The last transition committed."""
+        return self._writer.seq
 
     @property
     def chain(self) -> str:
@@ -93,6 +100,10 @@ class Recorder:
     def position(self) -> Position:
         """Where the journal stands."""
         return Position(self._incarnation, self._writer.seq, self._writer.chain)
+
+    def flush(self) -> None:
+        """Make lines of all that is committed, for whoever reads the journal's files now."""
+        self._writer.flush()
 
     def sync(self) -> None:
         """Wait until everything written is on the disk."""
@@ -120,6 +131,7 @@ class Recorder:
         self._say, self._diverged = say, diverged
         if records:
             self.append = self._append_expected
+            self.hold = lambda source, event, before, state: self._append_expected(source, event, state)
 
     def _append_expected(self, source: str, event: Event, state: Any) -> None:
         self._writer.append(source, event, state)
@@ -133,7 +145,7 @@ class Recorder:
         elif state.state in self._final:  # an error, a stop or another limit: it ends here, so it hasn't parted
             self._ends_comparison()
         else:
-            self.append = self._writer.append
+            self.append, self.hold = self._writer.append, self._writer.hold
             field, before, now = first_difference(recorded, source, event, state)
             found = Divergence(state.seq, field, before, now, "")
             self._writer.remark(
@@ -143,7 +155,7 @@ class Recorder:
 
     def _ends_comparison(self) -> None:
         """All that can be re-executed is; a run that ends earlier than its records has matched what it reached."""
-        self.append = self._writer.append
+        self.append, self.hold = self._writer.append, self._writer.hold
         self._expected = {}
         self._writer.remark("matched", matched=self._matched, of=self._to_match)
         self._say(f"{self._matched} of {self._to_match} re-executed transitions match")
@@ -153,8 +165,8 @@ class Recorder:
         return self._expected.get(seq) if self.append == self._append_expected else None
 
     @property
-    def unwritten(self) -> tuple[bytes, str] | None:
-        """The line and the chain of the record that a failed write kept from being committed; None without one."""
+    def unwritten(self) -> Sequence[tuple[bytes, str]]:
+        """The line and the chain of each record that a failed write kept from the journal, oldest first."""
         return self._writer.unwritten
 
     def close(self) -> None:

@@ -203,7 +203,7 @@ def _restore(
         if passed_over:
             _tell_of_generators(engine, snapshot, passed_over)
         if lost is not None:  # its listeners' memory is that of before: nobody heard what the journal couldn't take
-            _hear_again(engine, lost[0])
+            _hear_again(engine, lost[-1][0])
         if lock is None:
             engine._snapshot()  # a run of its own must not depend on its parent's files, not even for a moment
             if engine._recorder is not None:
@@ -284,7 +284,8 @@ def _record(
     number, parent_at = 0, None
     lives = {life.number: life for life in past.lives}
     taken_in = lives.get(start.incarnation)
-    travelled = lost is not None and start.seq == (0 if taken_in is None else taken_in.last_seq) + 1
+    written = 0 if taken_in is None else taken_in.last_seq
+    travelled = lost is not None and start.seq > written
     if lives:
         number = max(lives) + 1
         parent_at = start
@@ -297,7 +298,8 @@ def _record(
     engine._recorder.snapshots.last_seq = start.seq  # what it was resumed from
     engine._recorder.snapshots.source = source
     if travelled:
-        engine._recorder.rewrite(lost[0].encode(), lost[1])
+        for line, chain in lost[written - start.seq :]:
+            engine._recorder.rewrite(line.encode(), chain)
 
 
 def _hear_again(engine: Engine, line: str) -> None:

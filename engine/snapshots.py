@@ -247,13 +247,13 @@ def lacking_in(journal: Journal) -> Callable[[Snapshot], str]:
     """Return `lacking(snapshot)`: what a journal lacks of what leads to an intact snapshot; "" if nothing.
 
     A snapshot waits for the journal to be on the disk, unless the journal couldn't be written any more: that one
-    carries its own record, and a power cut may take those before.
+    carries what is missing, and a power cut may take those before.
     """
     ends = {life.number: life.last_seq for life in journal.incarnations}
 
     def lacking(snapshot: Snapshot) -> str:
         end = ends.get(snapshot.incarnation, 0)
-        if snapshot.seq <= end or (snapshot.seq == end + 1 and snapshot.about()["unwritten"] is not None):
+        if snapshot.seq <= end or snapshot.seq <= end + len(snapshot.about()["unwritten"] or ()):
             return ""
         return f"the journal ends at {end}, and lacks what leads to it"
 

@@ -134,6 +134,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
     """
 
     on = OnDescriptor()  # type: ignore[assignment]
+    trainer_state: TrainerState
     seed: int
     n_epochs = Mirrored[int | None]()
     cur_epoch_idx = Mirrored[int]()
@@ -326,7 +327,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
         except KeyboardInterrupt:
             if not self._swallows(catch_KeyboardInterrupt):
                 raise
-            return self.trainer_state  # type: ignore[no-any-return]
+            return self.trainer_state
 
     @contextmanager
     def _at_work(self, train: int, validate: int | float, sanity: int) -> Iterator[None]:

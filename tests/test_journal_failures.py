@@ -80,13 +80,13 @@ def test_what_could_not_be_written_is_written_by_the_next_incarnation_with_the_s
     done = run(N)
     out = writer(tmp_path / "failed", files=HalfThen(("write",), at, OSError(errno.ENOSPC, "")))
     append_until_refused(out, done)
-    assert out.unwritten is not None
+    assert len(out.unwritten) == 1
     out.close()
     lock = JournalLock(tmp_path / "failed")
     end = recover(tmp_path / "failed").end
     assert end.seq == at - 1
     following = writer(tmp_path / "failed", incarnation=1, parent=end, lock=lock)
-    following.rewrite(*out.unwritten)
+    following.rewrite(*out.unwritten[0])
     for transition in done[at:]:
         following.append(*transition)
     following.close()
@@ -152,8 +152,8 @@ def test_a_failed_sync_in_the_background_stops_the_run_at_its_next_transition(tm
     with pytest.raises(JournalWriteError, match="EIO"):
         out.append(*done[1])
     assert out.seq == 1
-    assert out.unwritten is not None
-    assert b'"seq":2' in out.unwritten[0]
+    assert len(out.unwritten) == 1
+    assert b'"seq":2' in out.unwritten[0][0]
     with pytest.raises(JournalWriteError, match="EIO"):
         out.sync()
     assert files.seen == 2

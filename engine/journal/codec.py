@@ -70,6 +70,19 @@ def defaults_of(classes: Iterable[type], limits: tuple[str, ...] = ()) -> dict[s
     return found
 
 
+def as_built(told: Mapping[str, Mapping[str, Any]], own: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return a header's defaults as the classes of now hold them: what was a tuple is a list in a header.
+
+    Args:
+        told: as the header has them.
+        own: what `defaults_of` returns for the classes of now.
+    """
+    return {
+        name: {f: () if v == [] and own.get(name, {}).get(f) == () else v for f, v in fields.items()}
+        for name, fields in told.items()
+    }
+
+
 def _default(attribute: attrs.Attribute[Any]) -> Any:
     default = attribute.default
     factory = getattr(default, "factory", None)  # attrs.Factory is a class in its stubs, and generic in none of them

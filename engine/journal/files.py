@@ -7,15 +7,18 @@ fail or stop at any single operation; that is how the tests play power cuts and 
 from __future__ import annotations
 
 import contextlib
+import errno
+import mmap
 import os
 import re
 import shutil
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _NAME = re.compile(r"(\d{12})\.i(\d+)\.jsonl(\.gz)?")
 
 MARK = "durable.json"
+HELD = "held.bin"
 LOCK = "lock"
 TEMPORARY = ".tmp"
 
@@ -54,6 +57,21 @@ class Files:
     def pwrite(self, fd: int, data: bytes, offset: int) -> int:
         """Write at `offset`; return how many bytes were taken."""
         return os.pwrite(fd, data, offset)
+
+    def map(self, path: Path, size: int) -> Any:
+        """Create a file of `size` zero bytes, or empty it, and return it as memory that the kernel keeps with it.
+
+        Its blocks are written, not only promised: nothing that is stored later can find the disk full.
+        """
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(fd, size)
+            taken = os.pwrite(fd, bytes(size), 0)
+            if taken != size:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            return mmap.mmap(fd, size)
+        finally:
+            os.close(fd)
 
     def fdatasync(self, fd: int) -> None:
         """Wait until the file's bytes are on the disk."""

@@ -1,12 +1,14 @@
 """`Output`: the segment that is being written, and how far it got. All or nothing, line by line.
 
-A line counts once the kernel took all of it. A write that failed is never tried again, since nobody knows what a
-second one would mean; and Ctrl-C inside a write leaves it done or not done, never in doubt.
+A line counts once the kernel took all of it; several may be handed over at once. A write that failed is never tried
+again, since nobody knows what a second one would mean; and Ctrl-C inside a write leaves a line done or not done, never
+in doubt.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,6 +16,9 @@ from .background import Background
 from .durable import Durability
 from .errors import JournalWriteError
 from .files import Files, write_all
+
+Line = tuple[bytes, bytes, int, int]
+"""(bytes, the chain after it, its checksum, the last transition then)."""
 
 
 class Output:
@@ -24,7 +29,7 @@ class Output:
         seq: the last transition committed.
         chain: the chain after it.
         crc: the checksum of the last line.
-        unwritten: (line, chain) of the first transition that a failure kept from being committed.
+        unwritten: (line, chain) of each transition that a failure kept from being committed.
         told: a caller has been given the failure.
         tail: brings the segment to the disk; it also keeps the failure.
     """
@@ -37,7 +42,7 @@ class Output:
         self.chain = bytes.fromhex(chain)
         self.crc = 0
         self._before = seq  # the last transition of the segment before
-        self.unwritten: tuple[bytes, str] | None = None
+        self.unwritten: list[tuple[bytes, str]] = []
         self.told = False
         self.tail = Durability(directory, files, sync_every, background)
         self._files = files
@@ -67,47 +72,51 @@ class Output:
         """How many transitions are in this segment."""
         return self.seq - self._before
 
-    def put(self, line: bytes, chain: bytes, crc: int, seq: int) -> int:
-        """Hand a line to the kernel; return the segment's size.
+    def put(self, *lines: Line) -> int:
+        """Hand lines to the kernel, in one call; return the segment's size.
 
         Raises:
-            JournalWriteError: it wasn't taken; neither will be any other.
+            JournalWriteError: they weren't all taken; neither will be any other.
         """
         tail = self.tail
         if tail.failure is not None:
-            self._refuse(line, chain, seq)
-        size = tail.at[0]
+            self._refuse(lines)
+        data = lines[0][0] if len(lines) == 1 else b"".join([line for line, *_ in lines])
         try:
-            taken = self._write(self._fd, line)
-            if taken != len(line):
-                write_all(self._files, self._fd, line[taken:])
-            size += len(line)
-            self.chain, self.crc, self.seq, tail.at = chain, crc, seq, (size, seq)
+            taken = self._write(self._fd, data)
+            if taken != len(data):
+                write_all(self._files, self._fd, data[taken:])
+            size = tail.at[0] + len(data)
+            _, self.chain, self.crc, seq = lines[-1]
+            self.seq, tail.at = seq, (size, seq)
         except OSError as error:
             tail.failure = JournalWriteError.of(self.path, error)
-            self._refuse(line, chain, seq)
+            self._refuse(self._settle(lines))
         except BaseException:
-            self._settle(line, chain, crc, seq)
+            self._settle(lines)
             raise
         if not tail.dirty:
             tail.touch()
         return size
 
-    def _refuse(self, line: bytes, chain: bytes, seq: int) -> NoReturn:
-        if self.unwritten is None and seq != self.seq:
-            self.unwritten = (line, chain.hex())
+    def _refuse(self, lines: Sequence[Line]) -> NoReturn:
+        if not self.unwritten:
+            self.unwritten = [(line, chain.hex()) for line, chain, _, seq in lines if seq > self.seq]
         self.told = True
         assert self.tail.failure is not None
         raise self.tail.failure
 
-    def _settle(self, line: bytes, chain: bytes, crc: int, seq: int) -> None:
-        """After an interruption, ask the file whether the line was written, and stand where it stands."""
-        size = self.tail.at[0]
+    def _settle(self, lines: Sequence[Line]) -> list[Line]:
+        """Ask the file how much was written of lines, and stand where it stands; return those that aren't in it."""
+        left, size = list(lines), self.tail.at[0]
         written = os.fstat(self._fd).st_size - size
-        if written == len(line):
-            self.chain, self.crc, self.seq, self.tail.at = chain, crc, seq, (size + len(line), seq)
-        elif written and self.tail.failure is None:
+        while left and written >= len(left[0][0]):
+            line, self.chain, self.crc, self.seq = left.pop(0)
+            written, size = written - len(line), size + len(line)
+            self.tail.at = (size, self.seq)
+        if written and self.tail.failure is None:
             self.tail.failure = JournalWriteError(self.path, "a write was interrupted half way")
+        return left
 
     def raise_failure(self) -> None:
         """Raise the failure, if there is one."""

@@ -1,7 +1,8 @@
 """Recovery: what is done to a journal, under its lock, before a new incarnation goes on writing it.
 
 It reads everything. A provably torn tail is copied aside and cut; whatever else is wrong is refused, and nothing
-is touched. Afterwards all that is left is on the disk, since the next incarnation builds on it.
+is touched. What the dead process held is written. Afterwards all that is left is on the disk, since the next
+incarnation builds on it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import attrs
 from .damage import check_length, refuse_damage
 from .durable import Mark, read_mark
 from .errors import JournalWriteError
-from .files import MARK, TEMPORARY, Files, rank_directory, write_file
-from .header import Position
+from .files import MARK, TEMPORARY, Files, rank_directory, write_all, write_file
+from .header import Position, read_header
 from .history import RankHistory
+from .holding import left_over
 from .links import START
 from .segments import BadLine, Segment, checked, length, list_segments
 
@@ -44,11 +46,13 @@ class Recovery:
 
     Attributes:
         cut: the torn tails that were cut; empty after a clean end.
+        added: how many lines were made of what the dead process held.
         end: the last committed transition; incarnation -1 where nothing was ever recorded.
     """
 
     cut: list[Cut]
     end: Position
+    added: int = 0
 
 
 def recover(run_dir: Path | str, rank: int = 0, files: Files | None = None) -> Recovery:
@@ -80,9 +84,28 @@ def _recover(directory: Path, files: Files) -> Recovery:
     mark, cut = read_mark(directory), []
     while (listed := list_segments(directory)) and (bad := _first_bad(listed[-1], mark)) is not None:
         cut.append(_cut(files, listed[-1], bad.offset))
+    added = 0
     if listed and not listed[-1].compressed:
+        added = _add_held(files, listed[-1])
+        if added:
+            history = RankHistory(directory)
+            history.load()
+            end = _check_all(history)
         _settle(files, listed[-1], end.seq)
-    return Recovery(cut, end)
+    return Recovery(cut, end, added)
+
+
+def _add_held(files: Files, segment: Segment) -> int:
+    """Make lines of what the dead process held; return how many."""
+    missing = left_over(segment.path.parent, segment.text(), read_header(segment))
+    if missing:
+        fd = files.open_update(segment.path)
+        try:
+            os.lseek(fd, 0, os.SEEK_END)
+            write_all(files, fd, missing)
+        finally:
+            files.close(fd)
+    return missing.count(b"\n")
 
 
 def _check_all(history: RankHistory) -> Position:

@@ -1,7 +1,9 @@
-"""`JournalWriter`: one `write(2)` per transition, and nothing else on the hot path.
+"""`JournalWriter`: commits transitions. Each is a line that one `write(2)` hands to the kernel, and nothing else.
 
-A record is committed when the kernel has it: a killed process loses none. The disk is waited for elsewhere
-(`durable`), and what a failure means is settled below (`output`).
+A record is committed when the kernel has it: a killed process loses none. Where steps follow each other within less
+than a millisecond, what nobody hears takes a shorter way to the kernel, and lines are made of several at a time
+(`holding`).
+The disk is waited for elsewhere (`durable`), and what a failure means is settled below (`output`).
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from .codec import TAIL, TRAINING_EVENTS, Encode, defaults_of, encoder, limits_o
 from .errors import JournalError, JournalWriteError
 from .files import Files, rank_directory, segment_name
 from .header import FORMAT, Header, Position, header_data
+from .holding import Holding
 from .lock import JournalLock, forget_in_children
-from .output import Output
+from .output import Line, Output
 from .sealing import Sealer, clean
 
 SEAL_RECORDS = 1 << 18
@@ -44,6 +47,7 @@ class JournalWriter:
         clock: Callable[[], float],
         seal: tuple[int, int],
         sealer: Sealer,
+        holding: Holding,
     ) -> None:
         self._header = header
         self._encode = encode
@@ -54,6 +58,8 @@ class JournalWriter:
         self._seal_bytes, self._seal_records = seal
         self._seal_at = 0  # the transition at which the segment is full
         self._sealer = sealer
+        self._holding = holding
+        self._held: list[tuple[str, Any, Any, float]] = holding.held
         self._closed = False
         forget_in_children(self)
 
@@ -128,8 +134,8 @@ class JournalWriter:
             if isinstance(error, OSError):
                 raise JournalWriteError.of(where, error) from error
             raise
-        sealer = Sealer(files, background)
-        self = cls(header, encode, output, lock, files, clock, (seal_bytes, seal_records), sealer)
+        sealer, holding = Sealer(files, background), Holding(where, state_class, files)
+        self = cls(header, encode, output, lock, files, clock, (seal_bytes, seal_records), sealer, holding)
         try:
             self._begin(run_dir, where)
         except BaseException:
@@ -155,16 +161,22 @@ class JournalWriter:
     def _open_segment(self, directory: Path, header: Header) -> None:
         line, crc = side_line("opened", self.seq, header_data(header), 0, self._clock())
         self._output.open(directory / segment_name(header.first_seq, header.incarnation), line, crc)
-        self._seal_at = self.seq + self._seal_records
+        self._seal_at = self._output.seq + self._seal_records
+        self._holding.state = None  # a file begins with a line that says everything
 
     @property
     def seq(self) -> int:
         """The last transition committed."""
-        return self._output.seq
+        return self._held[-1][2].seq if self._held else self._output.seq
 
     @property
     def chain(self) -> str:
-        """The chain after the last transition committed, as 16 hex digits."""
+        """The chain after the last transition committed, as 16 hex digits.
+
+        Raises:
+            JournalWriteError: what was held back can't be written.
+        """
+        self.flush()
         return self._output.chain.hex()
 
     @property
@@ -178,8 +190,11 @@ class JournalWriter:
         return self._output.tail.failure
 
     @property
-    def unwritten(self) -> tuple[bytes, str] | None:
-        """(line, chain) of the record that a failure kept from being committed; None without one."""
+    def unwritten(self) -> list[tuple[bytes, str]]:
+        """(line, chain) of each record that a failure kept from the journal, oldest first."""
+        if self.failure is not None:
+            with contextlib.suppress(JournalWriteError):
+                self.flush()  # what is held can't be written either
         return self._output.unwritten
 
     def append(self, source: str, event: Any, state: Any) -> None:
@@ -196,12 +211,70 @@ class JournalWriter:
             JournalWriteError: it isn't committed, and neither will be any other: see `unwritten`.
             JournalError: its number isn't the next one, or it holds what a record can't; nothing was written.
         """
-        output, seq = self._output, state.seq
-        if seq != output.seq + 1:
-            raise JournalError(f"transition {seq} can't follow {output.seq} in {output.path}")
-        line, chain, crc = self._encode(source, event, state, output.chain, output.crc, self._clock())
-        if output.put(line, chain, crc, seq) >= self._seal_bytes or seq >= self._seal_at:
+        output, seq, now = self._output, state.seq, self._clock()
+        if seq != self.seq + 1:
+            raise JournalError(f"transition {seq} can't follow {self.seq} in {output.path}")
+        self._holding.passed(state, now)
+        if self._held:
+            self._held.append((source, event, state, now))
+            self.flush()
+            return
+        line, chain, crc = self._encode(source, event, state, output.chain, output.crc, now)
+        if output.put((line, chain, crc, seq)) >= self._seal_bytes or seq >= self._seal_at:
             self._seal()
+
+    def hold(self, source: str, event: Any, before: Any, state: Any) -> None:
+        """Commit one transition that nobody hears; see `Holding`.
+
+        Args:
+            source: the name of the state it left.
+            event: what happened; a fold of its own fields and of `before` only, in plain data.
+            before: the state before it.
+            state: the state after it.
+
+        Raises:
+            JournalWriteError, JournalError: as `append`.
+        """
+        holding, now = self._holding, self._clock()
+        if self._output.tail.failure is not None or state.seq >= self._seal_at:
+            self.append(source, event, state)
+        elif holding.take(source, event, before, state, now, self._output.crc):
+            if holding.is_full(now):
+                self.flush()
+        else:
+            self.append(source, event, state)
+
+    def flush(self) -> None:
+        """Make lines of what is held.
+
+        Raises:
+            JournalWriteError: they can't be written; see `unwritten`.
+            JournalError: the last of them holds what a record can't; the others are written.
+        """
+        held, output, encode = self._held, self._output, self._encode
+        while held and held[0][2].seq <= output.seq:  # Ctrl-C came right after they were written
+            del held[0]
+        if not held:
+            return
+        lines: list[Line] = []
+        chain, crc, fault = output.chain, output.crc, None
+        for source, event, state, at in held:
+            try:
+                line, chain, crc = encode(source, event, state, chain, crc, at)
+            except Exception as error:
+                fault = error
+                break
+            lines.append((line, chain, crc, state.seq))
+        try:
+            size = output.put(*lines) if lines else 0
+        finally:  # of an interrupted write, what isn't in the file is held on
+            gone = fault is not None or output.tail.failure is not None
+            held[:] = [] if gone else [one for one in held if one[2].seq > output.seq]
+            self._holding.begin()
+        if size >= self._seal_bytes or output.seq >= self._seal_at:
+            self._seal()
+        if fault is not None:
+            raise fault
 
     def rewrite(self, line: bytes, chain: str) -> None:
         """Commit a record that an earlier incarnation couldn't write; see `unwritten`.
@@ -213,12 +286,13 @@ class JournalWriter:
         Raises:
             JournalError: as `append`, a `JournalWriteError` included.
         """
+        self.flush()
         output, body = self._output, line.rstrip(b"\n")[:-TAIL]
         seq = int(body[7 : body.index(b",")])
         if seq != output.seq + 1:
             raise JournalError(f"transition {seq} can't follow {output.seq} in {output.path}")
         line, crc = sealed(body, output.crc)
-        output.put(line, bytes.fromhex(chain), crc, seq)
+        output.put((line, bytes.fromhex(chain), crc, seq))
 
     def side(self, kind: str, /, **data: Any) -> None:
         """Write a side record: a fact about the run that is no transition and no part of the chain.
@@ -227,9 +301,10 @@ class JournalWriter:
             JournalWriteError: as `append`.
             JournalError: `data` holds what it can't.
         """
+        self.flush()
         output = self._output
         line, crc = side_line(kind, output.seq, data, output.crc, self._clock())
-        output.put(line, output.chain, crc, output.seq)
+        output.put((line, output.chain, crc, output.seq))
 
     def remark(self, kind: str, /, **data: Any) -> None:
         """Write a side record on the transition just committed, which stays so: a failure waits for the next append."""
@@ -247,6 +322,7 @@ class JournalWriter:
         Raises:
             JournalWriteError: it isn't there and never will be (`wait` only).
         """
+        self.flush()
         if not wait:
             self._output.tail.hurry()
             return
@@ -290,12 +366,14 @@ class JournalWriter:
         output, told = self._output, self._output.told
         try:
             with contextlib.suppress(JournalWriteError):  # kept in `failure`
+                self.flush()
                 for error in self._sealer.errors:
                     self.side("noted", text=error)
                 self.side("closed", records=output.records, chain=self.chain)
             output.tail.flush()
         finally:
             failure = output.tail.failure
+            self._holding.close(remove=failure is None and not self._held)
             self.abandon()
         output.tail.join()
         if failure is not None and not told:
@@ -309,11 +387,13 @@ class JournalWriter:
         if self._output.tail.failure is None:
             self._output.tail.failure = JournalWriteError(self.path, "this writer is closed")
         self._output.tail.stop()
+        self._holding.close()
         self._lock.release()
 
     def forked(self) -> None:
         """In a forked child this writer is another process's: nothing more is written from here."""
         self._closed = True
+        self._holding.close()
         self._output.tail.forked(JournalWriteError(self.path, f"this writer belongs to process {os.getppid()}"))
 
     def __enter__(self) -> JournalWriter:

@@ -16,7 +16,7 @@ from tachograph.states import Event, Machine, TachographError
 from ..comparison.causes import ORDER, PARTS, kind_of
 from ..comparison.divergence import Divergence, first_difference, same
 from ..journal import Journal, Position, Record
-from ..journal.codec import Encode, defaults_of, encoder, limits_of
+from ..journal.codec import Encode, as_built, defaults_of, encoder, limits_of
 from ..journal.header import Header
 from ..journal.record import Item
 
@@ -103,7 +103,7 @@ class Reexecution:
     """
 
     writes = False
-    unwritten = None
+    unwritten: Sequence[tuple[bytes, str]] = ()
 
     def __init__(
         self,
@@ -131,6 +131,11 @@ class Reexecution:
         self.inputs: Callable[[], Mapping[str, Any]] = dict
         self._header: Header | None = None
         self._encode: Encode | None = None
+
+    @property
+    def seq(self) -> int:
+        """The last transition."""
+        return self._seq
 
     @property
     def chain(self) -> str:
@@ -175,6 +180,10 @@ class Reexecution:
             self._incarnation = record.incarnation
         self._seq, self._chain = state.seq, chain
 
+    def hold(self, source: str, event: Event, before: Any, state: Any) -> None:
+        """Hold a transition that nobody hears against its record; see `append`."""
+        self.append(source, event, state)
+
     def _part(self, record: Record, source: str, event: Event, state: Any) -> None:
         field, before, now = first_difference(record, source, event, state)
         found = Divergence(state.seq, field, before, now, "", state=source)
@@ -202,16 +211,11 @@ class Reexecution:
     def _encoder(self, header: Header | None) -> Encode:
         """Return the function that encodes as a journal's file does: another version may leave out other fields."""
         if self._encode is None or header is not self._header:
-            limits, defaults = (None, self._own) if header is None else (header.limits, self._as_built(header.defaults))
+            limits, defaults = (
+                (None, self._own) if header is None else (header.limits, as_built(header.defaults, self._own))
+            )
             self._encode, self._header = encoder(self._state_class, limits, defaults), header
         return self._encode
-
-    def _as_built(self, told: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Return a header's defaults as the classes of now hold them: what was a tuple is a list in a header."""
-        return {
-            name: {f: () if v == [] and self._own.get(name, {}).get(f) == () else v for f, v in fields.items()}
-            for name, fields in told.items()
-        }
 
     def side(self, kind: str, **data: Any) -> None:
         """Write nothing; hold a fingerprint against the recorded one.
