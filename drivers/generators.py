@@ -225,9 +225,9 @@ def _numpy() -> Reader:
 
 def _fast(address: int, slow: Callable[[], bytes], draw: Callable[[], object]) -> Reader:
     """Return a reader of memory if it reads what `slow` does, before a draw and after; else `slow` itself."""
-    view = (ctypes.c_char * (4 + 4 * _WORDS)).from_address
-    before = bytes(view(address)) == slow()
+    memory = (ctypes.c_char * (4 + 4 * _WORDS)).from_address(address)
+    before = bytes(memory) == slow()
     with forked():
         draw()
-        after = bytes(view(address)) == slow()
-    return (lambda: view(address)) if before and after else slow
+        after = bytes(memory) == slow()
+    return (lambda: memory) if before and after else slow

@@ -378,8 +378,10 @@ class TorchDriver(Evaluations, Trials):
 
     def learning_rates(self) -> list[float]:
         rates = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
-        plain = all(type(rate) is float for rate in rates)
-        return rates if plain else [float(rate) for rate in rates]  # a tensor's, or an int
+        for rate in rates:
+            if rate.__class__ is not float:  # a tensor's, or an int
+                return [float(rate) for rate in rates]
+        return rates
 
     def rng_digest(self) -> int:
         return self._digest()

@@ -89,13 +89,11 @@ class Holding:
         Returns:
             False: it isn't held, and must be written as a line.
         """
-        if now - self._before >= QUICK or before is not self.state:
-            return False
-        if self._memory is None and not self._opened():
+        earlier, begin = self._before, self._end
+        if now - earlier >= QUICK or before is not self.state or (self._memory is None and not self._opened()):
             return False
         cls = event.__class__
         entry = _pack((state.seq, source, cls.__name__, state.state, now, _VALUES[cls](event)))
-        begin = self._end
         end = begin + 6 + len(entry)
         if end > SIZE:
             return False
