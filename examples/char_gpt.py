@@ -61,6 +61,21 @@ class CharGPT(nn.Module):
         return {"loss": nn.functional.cross_entropy(self.logits(codes).flatten(0, 1), following.flatten())}
 
 
+def build(run_dir=None, n_epochs=2, n_batches=-1, **settings):
+    torch.manual_seed(1)  # for the first weights; all that follows draws from the trainer's seed
+    model = CharGPT()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    # Warm-up, then 1/sqrt: it doesn't know how long the run is, so a run that ended can be resumed with more epochs.
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min((n + 1) / 100, (100 / (n + 1)) ** 0.5))
+    return Trainer(  # validated after every 100 batches, and at the end of each epoch
+        model, "auto", DataLoader(SourceCode(held_out=False), batch_size=16, shuffle=True), optimizer,
+        n_epochs=n_epochs, n_batches=n_batches, run_dir=run_dir, seed=1, snapshot_every=25,
+        validate_dataloaders=DataLoader(SourceCode(held_out=True), batch_size=64), validate_every=(100, -1),
+        metrics={"loss": "loss"}, callbacks=[LRSchedule(schedule), EarlyStopping("loss", larger_better=False)],
+        **settings,
+    )  # fmt: skip
+
+
 if __name__ == "__main__":
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--run-dir", default="auto", help="where the journal and the snapshots go")
@@ -69,23 +84,13 @@ if __name__ == "__main__":
     asked.add_argument("--batches", type=int, default=-1, help="stop after so many, whatever --epochs says")
     asked.add_argument("--sample", type=int, default=0, help="write so many characters at the end")
     args = asked.parse_args()
-    torch.manual_seed(1)  # for the first weights; all that follows draws from the trainer's seed
-    model = CharGPT()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    # Warm-up, then 1/sqrt: it doesn't know how long the run is, so a run that ended can be resumed with more epochs.
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min((n + 1) / 100, (100 / (n + 1)) ** 0.5))
-    trainer = Trainer(  # validated after every 100 batches, and at the end of each epoch
-        model, "auto", DataLoader(SourceCode(held_out=False), batch_size=16, shuffle=True), optimizer,
-        n_epochs=args.epochs, n_batches=args.batches, run_dir=args.run_dir, seed=1, snapshot_every=25,
-        validate_dataloaders=DataLoader(SourceCode(held_out=True), batch_size=64), validate_every=(100, -1),
-        metrics={"loss": "loss"}, callbacks=[LRSchedule(schedule), EarlyStopping("loss", larger_better=False)],
-    )  # fmt: skip
+    trainer = build(args.run_dir, args.epochs, args.batches)
     trainer.run(resume_from="auto" if args.resume else None)
     if trainer.ranks.first:
         print(f"{trainer.run_dir} ends with the chain {trainer.journal.chain}")
     if args.sample and trainer.ranks.first:
-        codes = torch.tensor([[ord("\n")]])
+        model, codes = trainer.model.eval(), torch.tensor([[ord("\n")]])
         for _ in range(args.sample):
-            odds = model.eval().logits(codes[:, -CONTEXT:])[:, -1].softmax(-1)
+            odds = model.logits(codes[:, -CONTEXT:])[:, -1].softmax(-1)
             codes = torch.cat([codes, odds.multinomial(1)], dim=1)
         print(bytes(codes[0].tolist()).decode())
