@@ -97,6 +97,11 @@ def test_a_killed_process_loses_nothing_of_what_it_held(tmp_path: Path, n: int) 
     """Whatever the n-th transition is, and however many before it are held."""
     expected = straight(tmp_path, n)
     run_dir = killed(tmp_path, n)
+    assert lines(run_dir) == expected  # a reader has them, and changes nothing
+    assert Journal(run_dir).last.seq == len(Journal(run_dir)) == n  # type: ignore[union-attr]
+    assert Journal(run_dir).chain == Journal(run_dir).verify_chain() == expected[-1][2]
+    assert [Journal(run_dir).seek(seq).seq for seq in range(1, n + 1)] == list(range(1, n + 1))
+    assert [record.seq for record in Journal(run_dir).since(n)] == [n]
     found = recovered(run_dir)
     assert (found.end.seq, found.end.chain) == (n, expected[-1][2])
     assert lines(run_dir) == expected
@@ -297,7 +302,8 @@ def test_a_sigkill_in_the_midst_of_quick_steps_loses_no_committed_transition(tmp
         assert done.returncode == -signal.SIGKILL
         committed = int(done.stdout)
         assert committed == 2 * at + 1
-        assert Journal(run_dir).last.seq <= committed  # type: ignore[union-attr]
+        assert Journal(run_dir).last.seq == committed  # type: ignore[union-attr]
+        assert sum(1 for _ in Journal(run_dir)) == committed
         assert go(run_dir, 0).returncode == 0
         (matched,) = Journal(run_dir).sides("matched")
         assert (matched.data["matched"], matched.data["of"]) == (committed, committed)

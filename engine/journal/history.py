@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from .damage import Damage, check_length, refuse_damage
 from .durable import Mark, read_mark
 from .errors import JournalCorrupt, JournalFormat
 from .header import Header, Position, read_header
+from .holding import left_over
 from .links import START, Opened, Reached, check_junction, check_links, check_segment
 from .locate import Unpacked, end_of, find
 from .record import Item, Record, SideRecord, decode
@@ -179,8 +181,21 @@ class RankHistory:
             header = self.segments[header.parent.incarnation][0][1]
         return header.before if header.forked else START
 
+    def held(self, incarnation: int, seq: int) -> list[Record]:
+        """Return what an incarnation has committed past `seq` and made no lines of yet; see `holding`."""
+        if incarnation != self.newest or self.salvage:
+            return []
+        segment, header = self.segments[incarnation][-1]
+        made = (decode(line, header, segment.path, 0) for line in left_over(segment, header).splitlines())
+        return [record for record in made if isinstance(record, Record) and record.seq > seq]
+
     def end(self, incarnation: int) -> tuple[Position, bool]:
         """Return where an incarnation ends, and whether it was closed there."""
+        position, closed = self._end_of_lines(incarnation)
+        held = [] if closed else self.held(incarnation, position.seq)
+        return (Position(incarnation, held[-1].seq, held[-1].chain) if held else position), closed
+
+    def _end_of_lines(self, incarnation: int) -> tuple[Position, bool]:
         segment, header = self.segments[incarnation][-1]
         end = None if self.salvage else end_of(segment, header)
         if end is None:
@@ -214,6 +229,8 @@ class RankHistory:
         """Find one transition of an incarnation; None where it has none of that number."""
         opened = [o for o in self.segments.get(incarnation, []) if o[1].first_seq <= seq]
         found = find(*opened[-1], seq, self._unpacked) if opened and not self.salvage else None
+        if found is None and opened:
+            found = next((record for record in self.held(incarnation, seq - 1) if record.seq == seq), None)
         if found is None and opened:
             records = self.walk(incarnation, seq, sides=False)
             found = next((r for r in records if isinstance(r, Record) and r.seq == seq), None)
@@ -287,6 +304,12 @@ class RankHistory:
             if at.passed:
                 break
             check_length(segment, at.offset, self.mark)
+        if not at.passed:
+            for record in self.held(incarnation, at.seq):
+                if record.seq > (math.inf if upto is None else upto) or record.seq != at.seq + 1:  # more was written
+                    break
+                at.seq, at.chain = record.seq, record.chain
+                yield record
         return Position(incarnation, at.seq, at.chain)
 
     def _walk_salvage(self, incarnation: int, upto: int | None, sides: bool) -> Iterator[Item]:

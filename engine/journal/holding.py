@@ -6,7 +6,7 @@ with a file (`held`): a killed process loses none of it. The lines are written s
 before anybody hears of a transition, before a snapshot, a note, or the end.
 
 What is held is the event; the state that a line also has follows from the line before it, by the event's fold. Whoever
-resumes the run makes the lines that the dead process couldn't (`left_over`).
+reads the journal, or resumes the run, makes the lines that aren't there yet (`left_over`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from tachograph.states import Fetched, Stepped, TrainerState
 from .codec import as_built, defaults_of, encoder, stored_crc
 from .files import HELD, Files
 from .header import Header
+from .locate import text_of
 from .record import SIDE, Record, decode_record
+from .segments import Segment
 
 QUICK = 1e-3
 """Seconds: two transitions must follow each other within these, or each one is written as a line at once."""
@@ -41,6 +43,7 @@ SIZE = 1 << 14
 HOLDABLE: tuple[type, ...] = (Fetched, Stepped)
 """Events that may be held: their fields are plain data of the engine's own making, and their folds need no more."""
 
+_LOOK_BACK = 1 << 18
 _HEAD = struct.Struct(">HI")
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
@@ -134,36 +137,41 @@ class Holding:
                     self._files.unlink(self._path)
 
 
-def left_over(directory: Path, text: bytes, header: Header) -> bytes:
-    """Return what is missing at the end of a journal's last file: lines that a dead process held and didn't write.
+def left_over(segment: Segment, header: Header) -> bytes:
+    """Return what is missing at the end of a journal's last file: lines of what is held, or was when a process died.
 
     Args:
-        directory: the rank's.
-        text: the file, of whole lines.
-        header: the file's.
+        segment: the file; a torn line at its end doesn't count.
+        header: its header.
 
     Returns:
         Whole lines; b"" where nothing is missing, or where what is held belongs to another point.
     """
     try:
-        held = (directory / HELD).read_bytes()
+        held = segment.path.with_name(HELD).read_bytes()
     except FileNotFoundError:
         return b""
-    lines = text.splitlines(keepends=True)
     first = next(_entries(held), None)
-    if first is None or header.state != TrainerState.__name__:
+    if first is None or segment.compressed or header.state != TrainerState.__name__:
         return b""
+    lines = _last_lines(segment)
     since = next((n for n, line in enumerate(lines) if line.startswith(b'{"seq":%d,' % first[0])), len(lines))
-    before = lines[:since]
-    record = next((line for line in reversed(before) if not line.startswith(SIDE)), None)
-    if record is None or not before:
+    record = next((line for line in reversed(lines[:since]) if not line.startswith(SIDE)), None)
+    if record is None:
         return b""
     start = decode_record(record[:-1])
     start.header = header
-    crc = stored_crc(before[-1][:-1]) or 0
-    made = b"".join(_made(held, start, crc))
+    made = b"".join(_made(held, start, stored_crc(lines[since - 1][:-1]) or 0))
     written = b"".join(lines[since:])
     return made[len(written) :] if made.startswith(written) else b""
+
+
+def _last_lines(segment: Segment) -> list[bytes]:
+    """Read a file's last lines: more than can be held, and the side records among them."""
+    with text_of(segment) as text:
+        stop = text.rfind(b"\n") + 1
+        start = text.rfind(b"\n", 0, max(0, stop - _LOOK_BACK)) + 1
+        return text[start:stop].splitlines(keepends=True)
 
 
 def _entries(held: bytes, crc: int | None = None) -> Iterator[tuple[Any, ...]]:

@@ -97,7 +97,7 @@ def _recover(directory: Path, files: Files) -> Recovery:
 
 def _add_held(files: Files, segment: Segment) -> int:
     """Make lines of what the dead process held; return how many."""
-    missing = left_over(segment.path.parent, segment.text(), read_header(segment))
+    missing = left_over(segment, read_header(segment))
     if missing:
         fd = files.open_update(segment.path)
         try:
