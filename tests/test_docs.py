@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import doctest
 import importlib
 import io
+import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,9 +24,12 @@ import attrs
 import pytest
 import torch
 
-from tachograph.engine import Callback, engine, marked, recording
+from tachograph.drivers import StubDriver
+from tachograph.engine import Callback, Trainer, engine, marked, recording
 from tachograph.engine.callbacks.callback import MOMENTS
+from tachograph.engine.cli import COMMANDS
 from tachograph.engine.events import hangs_on
+from tachograph.engine.exports import export
 from tachograph.states import Row, training_machine, training_rows
 from tachograph.states.table import ANY
 from tests import features, reference
@@ -155,8 +161,74 @@ def test_code_that_is_no_example_stands_in_generated_parts_only(page: Path) -> N
 
 @each_page
 def test_every_fence_of_a_page_is_closed(page: Path) -> None:
-    fences = re.findall(r"^```", page.read_text(encoding="utf-8"), re.M)
+    fences = re.findall(r"^\s*(?:```|~~~)", page.read_text(encoding="utf-8"), re.M)  # one in a list wouldn't be run
     assert len(fences) == 2 * len(blocks_of(page))
+
+
+TRIED = {
+    "python": "runs, or says why not",
+    "console": "runs if it is `typed`; its commands exist",
+    "py": "is a signature in a generated part",
+    "mermaid": "is what the machine draws",
+    "": "is what a block prints, or the loop",
+    "text": "is what a command prints",
+    "json": "can be read",
+    "sh": "can be read by a shell",
+    "bash": "can be read by a shell",
+    "sql": "runs on an exported run",
+    "yaml": "is Kubernetes' own",
+}
+"""What is done about a block, by its language."""
+
+
+def test_the_queries_that_a_page_shows_run_on_an_exported_run(tmp_path: Path) -> None:
+    trainer = Trainer(None, StubDriver(), [1, 2, 3], None, n_epochs=2, run_dir=tmp_path / "run", progress_bar=None)
+    trainer.run()
+    export(tmp_path / "run", "sqlite", tmp_path / "run.db")
+    (queries,) = [block for page in PAGES for block in blocks_of(page) if block.language == "sql"]
+    with contextlib.closing(sqlite3.connect(tmp_path / "run.db")) as db:
+        found = [db.execute(query).fetchall() for query in queries.text.split(";")[:-1]]
+    assert [bool(rows) for rows in found] == [False, True, True]  # no loss was NaN; times; snapshots
+
+
+@each_page
+def test_a_block_has_a_language_of_which_is_known_what_is_done_about_it(page: Path) -> None:
+    for block in blocks_of(page):
+        assert block.language in TRIED, f"{name_of(page)}:{block.line}: {block.language}"
+        if block.language == "json":
+            for line in [block.text] if block.text.startswith("{\n") else block.text.splitlines():
+                json.loads(line)
+        if block.language in ("sh", "bash"):
+            subprocess.run(["bash", "-n"], input=block.text, text=True, check=True, timeout=60)
+
+
+def commands_on(page: Path) -> Iterator[tuple[str, str]]:
+    """The commands of `tachograph` in a page's sentences and shells, with what stands behind them."""
+    text = page.read_text(encoding="utf-8")
+    shells = "\n".join(block.text for block in blocks_of(page) if block.language in ("console", "sh", "bash"))
+    inline = "\n".join(re.findall(r"`([^`\n]+)`", BLOCK.sub("", GENERATED.sub("", text)).replace("\n", " ")))
+    for word, more in re.findall(r"^(?:\$ )?tachograph ([a-z]\w*)((?:.*\\\n)*.*)$", f"{inline}\n{shells}", re.M):
+        yield word, re.split(r"[|>;#&]", more, maxsplit=1)[0]
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """The options of a command, and of those within it."""
+    options: set[str] = set()
+    for action in parser._actions:
+        options.update(action.option_strings)
+        if isinstance(action, argparse._SubParsersAction):
+            options.update(*map(options_of, action.choices.values()))
+    return options
+
+
+@each_page
+def test_every_command_that_a_page_names_is_one_and_has_the_options_that_stand_there(page: Path) -> None:
+    for word, more in commands_on(page):
+        assert word in COMMANDS, f"{name_of(page)}: tachograph {word}"
+        parser = argparse.ArgumentParser()
+        importlib.import_module(f"tachograph.engine.cli.commands.{word}").add_arguments(parser)
+        named = set(re.findall(r"(?<!\S)--[a-z][\w-]*", more))
+        assert named <= options_of(parser), f"{name_of(page)}: tachograph {word}{more}"
 
 
 def test_the_examples_in_docstrings_run() -> None:
