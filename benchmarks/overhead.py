@@ -1,10 +1,11 @@
 """What a training step costs above a bare loop: ours with the journal on and off, and that of other libraries.
 
 All do the same work (a 32-64-2 MLP with Adam, batch 16, one thread, shuffled `DataLoader` over a plain map-style
-dataset), each in a process and an environment of its own, which `python benchmarks/peers` makes; a library without one is
-left out. The processes are asked in random order, one at a time, for one run each: the bare loop, the library, and the
-library with ten listeners that do nothing (ours with a hundred as well). A library's difference to the bare loop of its own process in the same round
-is taken. Medians over the rounds are shown; single rounds scatter by more than the differences.
+dataset), each in a process and an environment of its own, which `python benchmarks/peers` makes; a library without one
+is left out. The processes are asked in random order, one at a time, for one run each: the bare loop, the library, and
+the library with ten listeners that do nothing (ours with a hundred as well). A library's difference to the bare loop of
+its own process in the same round is taken. Medians over the rounds are shown; single rounds scatter by more than the
+differences. Time of the processor, of all threads, is told beside that of the clock: other work disturbs it less.
 
     python benchmarks/peers                   once
     python benchmarks/overhead.py             all, in eight minutes on a machine that does nothing else
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import product
 from pathlib import Path
@@ -31,11 +31,10 @@ from typing import Any
 
 import attrs
 from figures import Figure, finish, parser, quartiles
-from peers.environments import ENVIRONMENTS
+from peers.environments import ENVIRONMENTS, OURS, python_of, setting_of, wanted
 from work import stub_trainer
 
 HERE = Path(__file__).parent
-OURS = "tachograph"
 ON, OFF, BARE, IGNITE = "journal on", "journal off", "bare loop", "ignite"
 BY_HAND = ("ignite, Engine", "torchtnt, TrainUnit", "Accelerate")  # the step, or the loop too, is the user's own code
 TIGHT = (0, 10, 100)
@@ -59,11 +58,10 @@ class Worker:
     def __init__(self, name: str, python: Path, steps: int, told: Any) -> None:
         self.name = name
         self._told = told
-        setting = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
         self.process = subprocess.Popen(
             [python, "-m", "peers.worker", name, str(steps)],
             cwd=HERE,
-            env={**os.environ, **setting},
+            env=setting_of(name),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=told,
@@ -112,12 +110,8 @@ def workers(names: Sequence[str], steps: int) -> Iterator[list[Worker]]:
     with ExitStack() as stack:
         started = []
         for name in names:
-            python = Path(sys.executable)
-            if name != OURS:
-                if why := ENVIRONMENTS[name].lacking:
-                    print(f"left out: {name} {why}; `python benchmarks/peers {name}` makes it")
-                    continue
-                python = ENVIRONMENTS[name].python
+            if (python := python_of(name)) is None:
+                continue
             worker = Worker(name, python, steps, stack.enter_context(tempfile.TemporaryFile("w+")))
             stack.callback(worker.end)
             started.append(worker)
@@ -207,7 +201,9 @@ def show(found: Sequence[Cost], running: Sequence[Worker], steps: int) -> None:
         print(f"{worker.name}: {', '.join(f'{name} {release}' for name, release in worker.versions.items())}")
     bare = {worker.name: [wall / steps * 1e6 for wall, _ in worker.seconds[BARE, 0]] for worker in running}
     spread = f"{min(map(statistics.median, bare.values())):.0f} to {max(map(statistics.median, bare.values())):.0f}"
-    print(f"\nµs a step; the bare loop takes {spread} in the middle, {min(map(min, bare.values())):.0f} at its fastest\n")
+    print(
+        f"\nµs a step; the bare loop takes {spread} in the middle, {min(map(min, bare.values())):.0f} at its fastest\n"
+    )
     heads = ("", "median", "above bare", "quartiles", "fastest", "processor", "quartiles", "a listener", "processor")
     print("{:20s} {:>9s} {:>11s} {:>17s} {:>9s} {:>10s} {:>17s} {:>11s} {:>10s}".format(*heads))
     for cost in found:
@@ -227,9 +223,9 @@ def tight(transitions: int, count: int) -> list[float]:
         trainer = stub_trainer(None, transitions)
         for _ in range(listeners):
             trainer.on("on_train_batch_end", lambda trainer: None)
-        began = time.perf_counter()
+        began = time.process_time()  # of one thread, which never waits
         steps = trainer.run().global_forward_batches
-        return (time.perf_counter() - began) / steps
+        return (time.process_time() - began) / steps
 
     seconds(TIGHT[1])
     slopes = []
@@ -239,13 +235,19 @@ def tight(transitions: int, count: int) -> list[float]:
     return slopes
 
 
-def compared(name: str, ours: Cost, theirs: Cost, budget: float | None) -> Figure:
-    """Return the share of ours in theirs."""
-    note = (
-        f"{ours.middle:.1f} µs of {theirs.middle:.1f} of {theirs.name}; in time of the processor "
-        f"{ours.middle_cpu / theirs.middle_cpu:.2f}, by the fastest rounds {ours.fastest / theirs.fastest:.2f}"
-    )
-    return Figure(name, ours.middle / theirs.middle, "", budget, note=note)
+def cheapest(found: Iterable[Cost]) -> Cost:
+    """Return the one whose steps take the processor the least."""
+    return min(found, key=lambda cost: cost.middle_cpu)
+
+
+def compared(what: str, ours: Cost, theirs: Cost, budget: float | None) -> Iterator[Figure]:
+    """Yield the share of ours in theirs, by the clock and in time of the processor."""
+    for told, a, b in (
+        ("", ours.middle, theirs.middle),
+        (", in time of the processor", ours.middle_cpu, theirs.middle_cpu),
+    ):
+        note = f"{a:.1f} µs of {b:.1f} of {theirs.name}"
+        yield Figure(f"a step with the {what}{told}", a / b if b > 0 else float("inf"), "", budget, note=note)
 
 
 def figures(found: Sequence[Cost], slopes: Sequence[float]) -> Iterator[Figure]:
@@ -254,15 +256,14 @@ def figures(found: Sequence[Cost], slopes: Sequence[float]) -> Iterator[Figure]:
     on, off, ignite = named.get(ON), named.get(OFF), named.get(IGNITE)
     peers = [cost for cost in found if cost.name not in (ON, OFF, *BY_HAND)]
     by_hand = [cost for cost in found if cost.name in BY_HAND]
-    cheapest: Callable[[Iterable[Cost]], Cost] = lambda costs: min(costs, key=lambda cost: cost.middle)  # noqa: E731
     if on and ignite:
-        yield compared("a step with the journal on, of ignite's", on, ignite, 1 / 2)
+        yield from compared("journal on, of ignite's", on, ignite, 1 / 2)
     if on and peers:
-        yield compared("a step with the journal on, of the cheapest peer's", on, cheapest(peers), 1 / 2)
+        yield from compared("journal on, of the cheapest peer's", on, cheapest(peers), 1 / 2)
     if on and by_hand:
-        yield compared("a step with the journal on, of the cheapest loop's by hand", on, cheapest(by_hand), None)
+        yield from compared("journal on, of the cheapest loop's by hand", on, cheapest(by_hand), None)
     if off and ignite:
-        yield compared("a step with the journal off, of ignite's", off, ignite, 1 / 5)
+        yield from compared("journal off, of ignite's", off, ignite, 1 / 5)
     if on and off:
         calls, cpu = on.calls + off.calls, on.calls_cpu + off.calls_cpu
         note = f"0 against {TIGHT[-1]}; in time of the processor {statistics.median(cpu):.2f}"
@@ -280,11 +281,8 @@ def figures(found: Sequence[Cost], slopes: Sequence[float]) -> Iterator[Figure]:
 
 def measure(options: argparse.Namespace) -> list[Figure]:
     """Run all that was asked for."""
-    names = options.only.split(",") if options.only else [OURS, *ENVIRONMENTS]
-    if unknown := sorted(set(names) - {OURS, *ENVIRONMENTS}):
-        sys.exit(f"nothing is called {', '.join(unknown)}; there are {', '.join([OURS, *ENVIRONMENTS])}")
     count, steps = (1, 3) if options.quick else (options.rounds, options.steps)
-    with workers(names, steps) as running:
+    with workers(wanted(options.only), steps) as running:
         rounds(running, count)
         found = sorted((cost for worker in running for cost in costs(worker, steps)), key=lambda cost: cost.middle)
     if running:

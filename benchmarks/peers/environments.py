@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+OURS = "tachograph"
 FOLDER = Path(__file__).parent.parent.parent / ".venv-peers"
 LINKED = "torch"  # the folder of links
 MADE = "made.json"  # what an environment was made of; written last
@@ -120,6 +121,41 @@ ENVIRONMENTS = {
         ),
     )
 }
+
+
+def wanted(only: str | None) -> list[str]:
+    """Return which libraries to run, ours first among all: those of "A,B", or every one.
+
+    Raises:
+        SystemExit: one of them isn't known.
+    """
+    every = [OURS, *ENVIRONMENTS]
+    names = only.split(",") if only else every
+    if unknown := sorted(set(names) - set(every)):
+        sys.exit(f"nothing is called {', '.join(unknown)}; there are {', '.join(every)}")
+    return names
+
+
+def python_of(name: str) -> Path | None:
+    """Return the Python that runs a library; None, and a sentence is printed, if it has none here."""
+    if name == OURS:
+        return Path(sys.executable)
+    if why := ENVIRONMENTS[name].lacking:
+        print(f"left out: {name} {why}; `python benchmarks/peers {name}` makes it")
+        return None
+    return ENVIRONMENTS[name].python
+
+
+def setting_of(name: str) -> dict[str, str]:
+    """Return the environment variables that a library is run with: one thread, no GPU, no network, no paths of ours."""
+    held = {key: value for key, value in os.environ.items() if name == OURS or key != "PYTHONPATH"}
+    return {
+        **held,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
 
 
 def torch_version() -> str:

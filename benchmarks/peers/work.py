@@ -22,7 +22,9 @@ BEFORE = 5  # steps before the clock is read: memory is found, Adam's moments ar
 
 
 class Samples(Dataset):
-    """A dataset as people write it, one sample at a time, which notes the time before two of its batches."""
+    """A dataset as people write it, one sample at a time, which reads a clock before two of its batches."""
+
+    clock: Callable[[], Any] = staticmethod(lambda: (time.perf_counter(), time.process_time()))
 
     def __init__(self, steps: int) -> None:
         made = torch.Generator().manual_seed(0)
@@ -35,14 +37,14 @@ class Samples(Dataset):
     def begin(self) -> None:
         """Forget what was noted."""
         self.asked = 0
-        self.noted: list[tuple[float, float]] = []
+        self.noted: list[Any] = []
 
     def __len__(self) -> int:
         return len(self.x)
 
     def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
         if self.asked in self._marks:
-            self.noted.append((time.perf_counter(), time.process_time()))
+            self.noted.append(self.clock())
         self.asked += 1
         return self.x[i], self.y[i]
 
@@ -93,7 +95,9 @@ class Work:
         optimizer = run(self, listeners)
         steps = {int(held["step"]) for held in optimizer.state.values()}
         if steps != {self.data.batches} or self.data.asked != len(self.data):
-            raise RuntimeError(f"{self.data.batches} steps on {len(self.data)} samples, not {steps} on {self.data.asked}")
+            raise RuntimeError(
+                f"{self.data.batches} steps on {len(self.data)} samples, not {steps} on {self.data.asked}"
+            )
         (began, cpu_began), (ended, cpu_ended) = self.data.noted
         return ended - began, cpu_ended - cpu_began
 

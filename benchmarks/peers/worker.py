@@ -2,9 +2,9 @@
 
     python -m peers.worker ignite 200       from `benchmarks/`, with the peer's Python
 
-It says first what it can run and with which releases, then reads lines such as `["ignite", 10]`, a contender and how many
-listeners, and answers each with `[seconds, seconds of the processor]`. A contender that can't be run is told of at the
-beginning, with the reason.
+It says first what it can run and with which releases, then reads lines such as `["ignite", 10]`, a contender and how
+many listeners, and answers each with `[seconds, seconds of the processor]`. A contender that can't be run is told of at
+the beginning, with the reason.
 """
 
 from __future__ import annotations
