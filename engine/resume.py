@@ -250,6 +250,7 @@ def load(engine: Engine, snapshot: Snapshot, strict: bool, newcomers: bool = Fal
     extra, held_by_driver = engine.driver.read(snapshot.path, strict=strict)
     engine.listeners.check(extra["listeners"], engine, engine._with_limits(state), strict, newcomers)
     # all that can be refused is refused before this line
+    engine._rest = None  # another run of this engine's ended there, and held its batch
     batch = engine.driver.restore(held_by_driver)
     engine.listeners.load_state_dict(extra["listeners"], engine)
     engine._take_user_state(extra["user"])
