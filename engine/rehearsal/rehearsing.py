@@ -465,7 +465,7 @@ class Rehearsal:
         """Who had asked the run to stop where it ended may ask again, and the limits of now decide."""
         state = self.trainer.trainer_state
         ended = state.seq < self.last and self.record(state.seq + 1).dest in self.trainer.machine.final
-        if ended and getattr(state, "stop_asked", ""):
+        if ended and state.stop_asked:
             self.trainer.trainer_state = attrs.evolve(state, stop_asked="")
 
     def _unheard(self) -> Iterator[str]:
