@@ -127,7 +127,7 @@ def build(run_dir=None, folds=5, **settings):
         return Scored(accuracy=Journal(place(state)).last.state.results["acc#accuracy"])
 
     def place(state):
-        return engine.run_dir / f"fold-{state.fold}"
+        return engine.run_dir and engine.run_dir / f"fold-{state.fold}"
 
     work = {"fold_begin": begin_fold, "train_fold": train_fold, "score": score}
     engine = Engine(MACHINE, work, state=Folding(folds=folds), run_dir=run_dir)

@@ -131,9 +131,9 @@ def build(run_dir=None, limit=100, steps=STEPS, **settings):
         engine.batch = None
         return Learned(loss=loss.item())
 
-    settings = {"state": Playing(limit=limit), "callbacks": Kept(pole=pole), "seed": 0, **settings}
-    engine = Engine(MACHINE, {"collect": collect, "learn": learn}, driver=driver, run_dir=run_dir, **settings)
-    engine.on(Learned, lambda engine: engine.request_snapshot())
+    settings = {"seed": 0, "snapshot_every": 9, "callbacks": Kept(pole=pole), **settings}  # every 9 transitions
+    work = {"collect": collect, "learn": learn}
+    engine = Engine(MACHINE, work, state=Playing(limit=limit), driver=driver, run_dir=run_dir, **settings)
     return engine
 
 
