@@ -52,7 +52,7 @@ def check_logged(values: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) ->
         CallerError: it names the first of them.
     """
     for name, value in values.items():
-        told = repr(value)
+        shape = None
         if isinstance(name, str):
             if isinstance(value, (int, float)):
                 continue
@@ -60,7 +60,7 @@ def check_logged(values: Mapping[Any, Any], is_tensor: Callable[[Any], bool]) ->
                 shape = list(value.shape)
                 if math.prod(shape) == 1:
                     continue
-                told = f"a {type(value).__name__} of the shape {shape}"
+        told = repr(value) if shape is None else f"a {type(value).__name__} of the shape {shape}"
         raise CallerError(f"log takes name -> number, not {name!r}: {told}")
 
 
