@@ -5,7 +5,7 @@ the same instructions, within a fraction of a percent, whatever else the machine
 waits for memory costs more than what doesn't. Needs valgrind; a library needs its environment, which
 `python benchmarks/peers` makes.
 
-    python benchmarks/instructions.py                 ours and ignite's: a minute
+    python benchmarks/instructions.py                 ours and ignite's: two minutes
     python benchmarks/instructions.py --only tachograph,ignite,torchtnt,fastnlp
 """
 
@@ -103,7 +103,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--steps", type=int, default=20, help="steps that are counted (20)")
+    options.add_argument("--steps", type=int, default=100, help="steps that are counted (100)")
     options.add_argument("--only", metavar="A,B", default=f"{OURS},ignite", help="which libraries (ours and ignite)")
     finish(measure, options.parse_args())
 

@@ -128,14 +128,20 @@ def workers(names: Sequence[str], steps: int) -> Iterator[list[Worker]]:
         yield ready
 
 
-def rounds(running: Sequence[Worker], count: int) -> None:
-    """Have every process run all it can once a round, one at a time."""
+def rounds(running: Sequence[Worker], count: int) -> list[Worker]:
+    """Have every process run all it can once a round, one at a time; return those that came to the end."""
+    left = list(running)
     for done in range(count):
-        for worker in random.sample(running, len(running)):
-            for key in random.sample(worker.runs, len(worker.runs)):
-                worker.ask(key)
+        for worker in random.sample(left, len(left)):
+            try:
+                for key in random.sample(worker.runs, len(worker.runs)):
+                    worker.ask(key)
+            except (RuntimeError, BrokenPipeError) as error:
+                print(f"left out: {error}")
+                left.remove(worker)
         if sys.stderr.isatty():
             print(f"\r{done + 1} of {count} rounds", end="\n" if done + 1 == count else "", file=sys.stderr)
+    return left
 
 
 @attrs.frozen
@@ -150,6 +156,7 @@ class Cost:
         cpu: each round's difference, in time of the processor.
         calls: each round's cost of one listener's call; empty where there are none.
         calls_cpu: the same, in time of the processor.
+        releases: of the libraries.
     """
 
     name: str
@@ -159,6 +166,7 @@ class Cost:
     cpu: list[float]
     calls: list[float]
     calls_cpu: list[float]
+    releases: str = ""
 
     @property
     def middle(self) -> float:
@@ -181,6 +189,7 @@ def costs(worker: Worker, steps: int) -> Iterator[Cost]:
         return [(x - y) / share for x, y in zip(a, b, strict=True)]
 
     bare, bare_cpu = micro((BARE, 0), 0), micro((BARE, 0), 1)
+    own = {name: release for name, release in worker.versions.items() if name not in ("python", "torch", "numpy")}
     for name in dict.fromkeys(name for name, _ in worker.runs if name != BARE):
         wall, cpu = micro((name, 0), 0), micro((name, 0), 1)
         many = max(listeners for title, listeners in worker.runs if title == name)
@@ -192,6 +201,7 @@ def costs(worker: Worker, steps: int) -> Iterator[Cost]:
             less(cpu, bare_cpu),
             less(micro((name, many), 0), wall, many) if many else [],
             less(micro((name, many), 1), cpu, many) if many else [],
+            "" if worker.name == OURS else ", ".join(f"{name} {release}" for name, release in own.items()),
         )
 
 
@@ -264,15 +274,20 @@ def figures(found: Sequence[Cost], slopes: Sequence[float]) -> Iterator[Figure]:
         yield from compared("journal on, of the cheapest loop's by hand", on, cheapest(by_hand), None)
     if off and ignite:
         yield from compared("journal off, of ignite's", off, ignite, 1 / 5)
-    if on and off:
-        calls, cpu = on.calls + off.calls, on.calls_cpu + off.calls_cpu
-        note = f"0 against {TIGHT[-1]}; in time of the processor {statistics.median(cpu):.2f}"
-        yield Figure("a listener that does nothing, in a training run", statistics.median(calls), "µs", 0.2, note=note)
+    heard = [cost for cost in (on, off) if cost and cost.calls]
+    for told, calls in (
+        ("", [call for cost in heard for call in cost.calls]),
+        (", in time of the processor", [call for cost in heard for call in cost.calls_cpu]),
+    ):
+        if calls:
+            name = f"a listener that does nothing, in a training run{told}"
+            yield Figure(name, statistics.median(calls), "µs", 0.2, note=f"{TIGHT[0]} against {TIGHT[-1]}")
     note = f"{TIGHT[0]} against {TIGHT[-1]}, and no other work"
     yield Figure("a listener that does nothing, in a tight loop", statistics.median(slopes), "µs", 0.2, note=note)
     for cost in found:
         low, middle, high = quartiles(cost.above)
         note = f"quartiles {low:.1f} and {high:.1f}; fastest rounds {cost.fastest:.1f}; processor {cost.middle_cpu:.1f}"
+        note = f"{note}; {cost.releases}" if cost.releases else note
         yield Figure(f"a step, {cost.name}", middle, "µs", note=note)
         if cost.calls and cost.name not in (ON, OFF):
             note = f"in time of the processor {statistics.median(cost.calls_cpu):.2f}"
@@ -283,7 +298,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     """Run all that was asked for."""
     count, steps = (1, 3) if options.quick else (options.rounds, options.steps)
     with workers(wanted(options.only), steps) as running:
-        rounds(running, count)
+        running = rounds(running, count)
         found = sorted((cost for worker in running for cost in costs(worker, steps)), key=lambda cost: cost.middle)
     if running:
         show(found, running, steps)
