@@ -124,10 +124,8 @@ def build(run_dir=None, lessons=5000):
         forgers.step()
         return Forged()
 
-    work = {"discriminate": discriminate, "generate": generate}
-    engine = Engine(MACHINE, work, state=Game(planned=lessons), driver=driver, run_dir=run_dir, seed=0)
-    engine.on("generate -> discriminate", Filter(every=100)(lambda engine: engine.request_snapshot()))
-    return engine
+    work, game = {"discriminate": discriminate, "generate": generate}, Game(planned=lessons)
+    return Engine(MACHINE, work, state=game, driver=driver, run_dir=run_dir, snapshot_every=600, seed=0)
 
 
 if __name__ == "__main__":
@@ -137,11 +135,15 @@ if __name__ == "__main__":
     args = asked.parse_args()
     torch.set_num_threads(1)  # more would only wait for each other
     engine, (real, unseen) = build(args.run_dir), digits()
+
+    @engine.on("discriminate -> generate")
+    @Filter(every=200)
+    def tell(engine, event):
+        print(f"{engine.trainer_state.lessons:,} lessons: to the judge, real and forged are {event.distance:.2f} apart")
+
     engine.run(resume_from="auto" if args.resume else None)
     forged = engine.driver.model.forge(2000).detach()
     for row in range(8):
         print("   ".join("".join(" .:-=+*#%@"[int(9.9 * dot)] for dot in image[8 * row :][:8]) for image in forged[:9]))
     ours, theirs = frechet(forged, unseen), frechet(real, unseen)
-    print(
-        f"From unseen digits, the forger's are {ours:.2f} away; the real ones that the judge has seen are {theirs:.2f}."
-    )
+    print(f"From unseen digits, forged ones are {ours:.2f} away, and the real ones that the judge knows {theirs:.2f}.")
