@@ -2,9 +2,9 @@
 
 Every way is counted that torch has: an operator that brings a value to the host, seen where operators are dispatched,
 and the methods that read memory without one. The driver measures as it does on an accelerator, losses arriving some
-steps later. Whole numbers aren't counted: those are the states of generators and the seeds of loaders, which lie on the
-host, and are looked at around a validation. What isn't the engine's work is plain: the optimizer is SGD, since Adam reads
-its own counter of steps.
+steps later. Whole numbers aren't counted: those are the states of generators and the seeds of loaders, which lie on
+the host, and are looked at around a validation. What isn't the engine's work is plain: the optimizer is SGD, since
+Adam reads its own counter of steps.
 """
 
 from __future__ import annotations

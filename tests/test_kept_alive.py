@@ -97,8 +97,8 @@ def job(run_dir: Path | None = None, workers: int = 0, **settings: Any) -> tuple
         settings |= {"validate_dataloaders": DataLoader(data, batch_size=2), "validate_every": 2}
         settings["metrics"] = {"loss": Mean()}
     settings = {"n_epochs": 2, "progress_bar": None, **settings}
-    trainer = Trainer(model, "torch", loader, torch.optim.SGD(model.parameters(), 0.01), run_dir=run_dir, **settings)
-    return trainer, model
+    driver, optimizer = settings.pop("driver", "torch"), torch.optim.SGD(model.parameters(), 0.01)
+    return Trainer(model, driver, loader, optimizer, run_dir=run_dir, **settings), model
 
 
 def own_step(trainer: Any, batch: Any) -> None:
@@ -144,6 +144,23 @@ def test_when_the_next_batch_is_fetched_nothing_is_left_of_the_one_before(
     assert left == [0] * len(left)
 
 
+@pytest.mark.parametrize("windows", [1, 2])
+def test_of_a_model_that_exchanges_gradients_nothing_is_left_either(run_dir: Path, windows: int) -> None:
+    """N10: in a group of one process."""
+    meeting = f"file://{run_dir.with_name('meeting')}"
+    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    try:
+        trainer, model = job(run_dir, driver="torch_ddp", accumulation_steps=windows)
+        left: list[int] = []
+        trainer.on(Events.on_train_batch_begin, lambda trainer, batch, indices: left.append(model.alive()))
+        with uncollected():
+            trainer.run()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert len(model.seen) == 3 * N
+    assert left == [0] * len(left)
+
+
 def test_listeners_and_filters_that_heard_a_batch_keep_nothing_of_it(run_dir: Path) -> None:
     """N10: for every moment of a step, thinned or not."""
     trainer, model = job(run_dir)
@@ -160,6 +177,7 @@ def test_listeners_and_filters_that_heard_a_batch_keep_nothing_of_it(run_dir: Pa
     assert left == [0] * len(left)
 
 
+@pytest.mark.filterwarnings("ignore:.* was taken when an error had struck")
 def test_what_an_error_kept_of_its_step_is_gone_when_the_trainer_trains_again(run_dir: Path) -> None:
     """N10: `trainer.exception` has a traceback, and that the step's tensors, for a debugger; the next run lets go."""
     trainer, model = job(run_dir)
