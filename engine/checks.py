@@ -7,8 +7,9 @@ from typing import Any
 
 from tachograph.drivers import Driver
 from tachograph.states import Event, Machine, MachineFault
-from tachograph.states.errors import CallerError
+from tachograph.states.errors import CallerError, did_you_mean
 
+from .arity import check_plain, name_of, signature_of, takes
 from .callbacks.callback import Callback
 from .retention import Keep
 
@@ -22,17 +23,29 @@ def check_perform(machine: Machine, perform: Mapping[str, Perform]) -> None:
     """Refuse functions for the states' work that leave a state out, or name one that has no work.
 
     Raises:
-        MachineFault: it names the state.
+        MachineFault: it names the state; or a function can't be called with a state, or does nothing when it's called.
     """
     needed = [name for name in machine.names if name not in machine.final]
     for name in needed:
         if not callable(perform.get(name)):
-            raise MachineFault(f"state '{name}' needs a function: perform={{'{name}': function(state) -> event, ...}}")
-    for name in perform:
+            near = did_you_mean(name, [given for given in perform if given not in needed])
+            raise MachineFault(
+                f"state '{name}' needs a function: perform={{'{name}': function(state) -> event, ...}}. {near}".rstrip()
+            )
+    for name, fn in perform.items():
         if name not in needed:
             raise MachineFault(
-                f"perform names '{name}', which is final or no state of this machine: {', '.join(needed)}"
+                f"perform names '{name}', which is final or no state of this machine: {', '.join(needed)}. "
+                f"{did_you_mean(name, needed)}".rstrip()
             )
+        if not takes(fn, "state"):
+            raise MachineFault(
+                f"perform['{name}'] is called with the state alone, which {name_of(fn)}{signature_of(fn)} can't take"
+            )
+        try:
+            check_plain(fn, f"perform['{name}']")
+        except CallerError as error:
+            raise MachineFault(str(error)) from None
 
 
 def as_callbacks(callbacks: Any) -> Sequence[Any]:
@@ -94,3 +107,17 @@ def seed_of(given: Any, driver: Driver | None) -> int | None:
             "by yourself"
         )
     return check_seed(given)
+
+
+def check_without_driver(driver: Driver | None, **given: Any) -> None:
+    """Refuse settings of snapshots where there is no driver that could take one.
+
+    Raises:
+        CallerError: it names the setting.
+    """
+    for name, value in given.items():
+        if driver is None and value is not None:
+            raise CallerError(
+                f"{name}={value!r}, but driver is None, and without one no snapshot is taken: give a driver "
+                f"(StubDriver() is one without torch), or leave {name} out"
+            )

@@ -88,7 +88,8 @@ class Engine(Interruptions):
 
     Raises:
         MachineFault: a state that isn't final has no function, or a function no state; or a fold returns no next state.
-        CallerError: `state`, a callback, `snapshot_every`, `keep_snapshots`, `on_snapshot_fault` or `seed` can't be used.
+        CallerError: `state`, an event, a callback, `snapshot_every`, `keep_snapshots`, `on_snapshot_fault` or `seed`
+            can't be used.
     """
 
     seed: int | None
@@ -154,10 +155,15 @@ class Engine(Interruptions):
         self._policy.fit(machine, begins)
         if driver is not None:
             driver.tell = lambda text: self.later(lambda: self._note(text))
-        for callback in as_callbacks(callbacks):
+        given = as_callbacks(callbacks)
+        for callback in given:
             self.listeners.add_callback(callback)
         if self.run_dir is not None and driver is not None and self._policy.has_work:
             self.listeners.add_callback(self._policy)
+        if driver is not None and given:
+            for callback in given:
+                callback.on_after_trainer_initialized(self, driver)
+            self.listeners.check_plain(self, driver.is_tensor)
 
     # -- for users -----------------------------------------------------------------------------------------
 
@@ -333,19 +339,20 @@ class Engine(Interruptions):
         if dest in self._final:
             ending.keep_rest(self, event)
         after = event.fold(before, dest)
-        recorder = self._recorder
+        recorder, heard = self._recorder, self._index[source, kind, dest]
         if recorder is not None:
             try:
-                if kind in self._unheard and not self._index[source, kind, dest] and not self.listeners.hear_steps:
-                    recorder.hold(source, event, before, after)
-                else:
+                if heard or kind not in self._unheard or self.listeners.hear_steps:
                     recorder.append(source, event, after)
+                else:
+                    recorder.hold(source, event, before, after)
             except BaseException as error:
                 if isinstance(error, JournalWriteError) or recorder.seq == after.seq:
                     self.trainer_state = after  # its work is done, though nobody will hear of it
                 raise
         self.trainer_state = after
-        (hear or self._hear)(source, event, dest)
+        if heard:
+            (hear or self._hear)(source, event, dest)
 
     def _hear(self, source: str, event: Event, dest: str) -> None:
         for fn, give in self._index[source, event.__class__, dest]:

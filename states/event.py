@@ -34,6 +34,19 @@ class Event:
         return attrs.evolve(state, state=dest, seq=state.seq + 1)
 
 
+def is_frozen(cls: type) -> bool:
+    """Say whether a class is a frozen attrs class."""
+    if not attrs.has(cls):
+        return False
+    try:
+        object.__new__(cls).__setattr__("state", None)
+    except attrs.exceptions.FrozenInstanceError:
+        return True
+    except Exception:
+        return False
+    return False
+
+
 def evolver(cls: type[S], *names: str) -> Callable[..., S]:
     """Compile `f(state, dest, *values)`: a copy of `state` that moved to `dest`, with `names` replaced.
 

@@ -9,6 +9,7 @@ library's own data (a property test holds the two equal).
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,8 +20,8 @@ from . import epoch_end, fetch, init, step, validate
 from .done import Stopped
 from .epoch_begin import EpochBegan
 from .epoch_end import EpochEnded
-from .errors import IllegalEvent, MachineFault
-from .event import Event
+from .errors import IllegalEvent, MachineFault, did_you_mean
+from .event import Event, is_frozen
 from .exception import Failed
 from .fetch import Exhausted, Fetched
 from .init import Started
@@ -115,6 +116,8 @@ class Machine(transitions.Machine):
         initial: the state a run begins in.
         final: the states that nothing leaves.
         states: names of states beside those that the rows name.
+        heeds_stop: states that do no work, but decide whether the run ends. Their guards read the state's `stop_asked`,
+            and a run that ended here can be extended: the decision is made anew.
 
     Attributes:
         rows: the table, `ANY` written out.
@@ -123,16 +126,23 @@ class Machine(transitions.Machine):
         ways: (state, event class) -> the dest where one row without a guard decides, else the guards and their dests.
 
     Raises:
-        MachineFault: a row isn't made of names, an event class and a function; a state is unknown or unreachable, a row
-            stands twice or behind one that always holds, a row leaves a final state, two events have one name, or a
-            state that isn't final has no way to fail.
+        MachineFault: a row isn't made of names, an event class and a function; an event isn't a frozen attrs value, or
+            its `fold` can't be called; a state is unknown or unreachable, or a run that enters it can't end as others
+            do; a row stands twice or behind one that always holds, a row leaves a final state, two events have one
+            name, or a state that isn't final has no way to fail.
     """
 
     def __init__(
-        self, rows: Iterable[Row], *, initial: str, final: Iterable[str] = FINAL, states: Iterable[str] = ()
+        self,
+        rows: Iterable[Row],
+        *,
+        initial: str,
+        final: Iterable[str] = FINAL,
+        states: Iterable[str] = (),
+        heeds_stop: Iterable[str] = HEEDS_STOP,
     ) -> None:
         self.final = frozenset(final)
-        self.heeds_stop = HEEDS_STOP
+        self.heeds_stop = frozenset(heeds_stop)
         given = [_checked(row) for row in rows]
         names = list(dict.fromkeys([initial, *(s for row in given for s in (row.source, row.dest)), *states]))
         self.names = [n for n in names if n != ANY and n not in self.final] + [n for n in names if n in self.final]
@@ -255,12 +265,30 @@ def _checked(row: Row) -> Row:
             raise MachineFault(f"a state's name must be a string without '->', not {name!r}")
     if not (isinstance(row.event, type) and issubclass(row.event, Event)):
         raise MachineFault(f"the row ({row.source}, ..., {row.dest}) needs a class of events, not {row.event!r}")
+    _check_event(row.event)
     said = f"row ({row.source}, {row.event.__name__}, {row.dest})"
     if row.dest == ANY:
         raise MachineFault(f"{said} leads anywhere: name the state")
     if row.guard is not None and not (callable(row.guard) and hasattr(row.guard, "__name__")):
         raise MachineFault(f"{said} has a guard that is no function with a name: {row.guard!r}")
     return row
+
+
+def _check_event(event: type[Event]) -> None:
+    """Refuse a class of events that can't be recorded, or can't fold."""
+    name = event.__name__
+    if event is Event or not is_frozen(event):
+        raise MachineFault(f"{name} is no event: decorate a subclass of Event with attrs.frozen(kw_only=True)")
+    fold: Any = event.fold
+    try:
+        inspect.signature(fold).bind("self", "state", "dest")
+    except TypeError:
+        raise MachineFault(
+            f"{name}.fold{inspect.signature(fold)} can't be called with a state and a dest: write "
+            "def fold(self, state, dest)"
+        ) from None
+    if inspect.iscoroutinefunction(fold) or inspect.isgeneratorfunction(fold):
+        raise MachineFault(f"{name}.fold must be a plain function, which returns the next state")
 
 
 def _guard_of(transition: Any) -> Guard | None:
@@ -288,19 +316,30 @@ def _check(rows: list[Row], names: list[str], initial: str, final: frozenset[str
             closed.add((row.source, row.event))
     for name in names:
         if name not in final and name not in sources:
-            raise MachineFault(f"state '{name}' has no way out and isn't final")
+            near = did_you_mean(name, [n for n in names if n != name])
+            raise MachineFault(f"state '{name}' has no way out and isn't final. {near}".rstrip())
         if name not in final and (name, Failed) not in closed:
             raise MachineFault(f"state '{name}' can't fail: it needs a row ({name}, Failed, exception)")
-    lost = [name for name in names if name not in _reached(rows, initial)]
+    lost = [name for name in names if name not in _reached([(row.source, row.dest) for row in rows], {initial})]
     if lost:
-        raise MachineFault(f"state '{lost[0]}' can't be reached from '{initial}'")
+        near = did_you_mean(lost[0], [n for n in names if n != lost[0]])
+        raise MachineFault(f"state '{lost[0]}' can't be reached from '{initial}'. {near}".rstrip())
+    back = [(row.dest, row.source) for row in rows if row.event not in (Stopped, Failed)]
+    ending = _reached(back, set(final))
+    trapped = [name for name in names if name not in ending]
+    if initial in ending and trapped:
+        raise MachineFault(
+            f"state '{trapped[0]}' is a trap: from there no row but those by Stopped and Failed leads to an end "
+            f"({', '.join(sorted(final))}), as there are from '{initial}'"
+        )
 
 
-def _reached(rows: list[Row], initial: str) -> set[str]:
-    reached, todo = {initial}, [initial]
+def _reached(ways: list[tuple[str, str]], start: set[str]) -> set[str]:
+    """Return all states that ways, (source, dest) each, lead to."""
+    reached, todo = set(start), list(start)
     while todo:
         here = todo.pop()
-        new = {row.dest for row in rows if row.source == here} - reached
+        new = {dest for source, dest in ways if source == here} - reached
         reached |= new
         todo.extend(new)
     return reached

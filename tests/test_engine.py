@@ -325,6 +325,7 @@ def test_a_commit_is_table_fold_record_listeners_snapshot_in_this_order(run_dir:
     driver = Watched()
     driver.log = log
     engine = Engine(machine, {"here": work}, state=TrainerState(state="here"), driver=driver, run_dir=run_dir)
+    log.clear()  # folds are tried out when an engine is built
 
     def listener(name: str) -> Callable[[Any], None]:
         def hear(engine: Any) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import attrs
 import pytest
 import torch
 from torch import nn
@@ -13,8 +14,8 @@ from torch import nn
 from tachograph.drivers import RestoreFault, StubDriver, choose_driver
 from tachograph.engine import Engine, Journal, Kept
 from tachograph.engine.testing import assert_deterministic, assert_resumes_exactly
-from tachograph.states import CallerError
-from tests.jobs.own_machines import GAME, Playing, Table, blurring, game
+from tachograph.states import CallerError, Event, Failed, Machine, MachineFault, Row, Stopped
+from tests.jobs.own_machines import GAME, Judged, Playing, Table, blurring, game
 
 # -- exact resume ------------------------------------------------------------------------------------------
 
@@ -199,3 +200,369 @@ def test_a_batch_in_hand_that_cannot_be_saved_nor_fetched_again_is_refused(run_d
 def test_what_a_builder_for_the_assertions_must_return_is_said(tmp_path: Path) -> None:
     with pytest.raises(CallerError, match="must return a Trainer, or an Engine, that wasn't run"):
         assert_resumes_exactly(lambda: Playing(), folder=tmp_path)
+
+
+# -- what is refused, by name ------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Went(Event):
+    """It went on."""
+
+
+@attrs.frozen(kw_only=True)
+class Place:
+    """Where it is.
+
+    Attributes:
+        state: the state's name.
+        seq: transitions.
+    """
+
+    state: str = "a"
+    seq: int = 0
+
+
+def table(*rows: Row, initial: str = "a") -> Machine:
+    return Machine([*rows, Row("*", Failed, "exception")], initial=initial)
+
+
+def event(fold: Any = None, frozen: bool = True, **fields: Any) -> Any:
+    """Make a class of events."""
+    body: dict[str, Any] = {"__annotations__": fields}
+    if fold is not None:
+        body["fold"] = fold
+    made = type("Odd", (Event,), body)
+    return attrs.frozen(kw_only=True)(made) if frozen else made
+
+
+async def later(self: Any, state: Any, dest: str) -> Any:
+    return state
+
+
+def with_one(made: Any) -> Machine:
+    return table(Row("a", made, "done"))
+
+
+class Thawed(Event):
+    pass
+
+
+TABLES = {
+    "a state that nothing leads to": (
+        lambda: table(Row("a", Went, "done"), Row("collekt", Went, "a"), Row("a", Judged, "collect"), *DONE),
+        "state 'collekt' can't be reached from 'a'. Did you mean 'collect'?",
+    ),
+    "a state that nothing leaves": (
+        lambda: Machine([Row("a", Went, "b"), Row("a", Failed, "exception")], initial="a"),
+        "state 'b' has no way out and isn't final.",
+    ),
+    "a state that can't fail": (
+        lambda: Machine([Row("a", Went, "done")], initial="a"),
+        "state 'a' can't fail: it needs a row (a, Failed, exception)",
+    ),
+    "a trap": (
+        lambda: table(Row("a", Went, "b"), Row("a", Judged, "done"), Row("b", Went, "c"), Row("c", Went, "b")),
+        "state 'b' is a trap: from there no row but those by Stopped and Failed leads to an end (done, exception), as "
+        "there are from 'a'",
+    ),
+    "an event that isn't decorated": (
+        lambda: with_one(Thawed),
+        "Thawed is no event: decorate a subclass of Event with attrs.frozen(kw_only=True)",
+    ),
+    "an event that can be changed": (
+        lambda: with_one(attrs.define(kw_only=True)(type("Soft", (Event,), {}))),
+        "Soft is no event: decorate a subclass of Event with attrs.frozen(kw_only=True)",
+    ),
+    "the base of all events": (lambda: with_one(Event), "Event is no event"),
+    "a fold of the state alone": (
+        lambda: with_one(event(lambda self, state: state)),
+        "Odd.fold(self, state) can't be called with a state and a dest: write def fold(self, state, dest)",
+    ),
+    "a fold that is awaited": (lambda: with_one(event(later)), "Odd.fold must be a plain function"),
+}
+DONE = [Row("collect", Judged, "done")]
+
+
+@pytest.mark.parametrize(("build", "said"), TABLES.values(), ids=TABLES)
+def test_a_table_that_cannot_work_is_refused_when_the_machine_is_built(build: Any, said: str) -> None:
+    with pytest.raises(MachineFault) as found:
+        build()
+    assert str(found.value).startswith(said)
+
+
+def test_a_machine_without_any_end_of_its_own_is_no_trap() -> None:
+    """It runs until it is stopped."""
+    assert table(Row("a", Went, "b"), Row("b", Went, "a"), Row("*", Stopped, "done")).names[:2] == ["a", "b"]
+
+
+def went(state: Any) -> Event:
+    return Went()
+
+
+def engine_of(made: Any = Went, state: Any = None, perform: Any = None, **settings: Any) -> Engine:
+    place = Place() if state is None else state
+    return Engine(with_one(made), {"a": went} if perform is None else perform, state=place, **settings)
+
+
+def place(**fields: Any) -> Any:
+    """Make a state with more fields: name -> its type, or (its type, its value)."""
+    told = {name: held if isinstance(held, tuple) else (held, attrs.NOTHING) for name, held in fields.items()}
+    made = {name: attrs.field(default=value, type=kind) for name, (kind, value) in told.items()}
+    return attrs.make_class("There", made, bases=(Place,), frozen=True, kw_only=True)()
+
+
+@attrs.define
+class Thaw:
+    state: str = "a"
+    seq: int = 0
+
+
+@attrs.frozen
+class Short:
+    state: str = "a"
+
+
+ENGINES = {
+    "no function": (
+        lambda: engine_of(perform={}),
+        "state 'a' needs a function: perform={'a': function(state) -> event",
+    ),
+    "a function of another name": (
+        lambda: Engine(GAME, {**dict.fromkeys(("play", "judge", "learn"), went), "judge_agin": went}, state=Playing()),
+        "state 'judge_again' needs a function: perform={'judge_again': function(state) -> event, ...}. Did you mean "
+        "'judge_agin'?",
+    ),
+    "a function for no state": (
+        lambda: engine_of(perform={"a": went, "aa": went}),
+        "perform names 'aa', which is final or no state of this machine: a. Did you mean 'a'?",
+    ),
+    "a function of nothing": (
+        lambda: engine_of(perform={"a": lambda: Went()}),
+        "perform['a'] is called with the state alone, which <lambda>",
+    ),
+    "a function of the trainer too": (
+        lambda: engine_of(perform={"a": lambda trainer, state: Went()}),
+        "perform['a'] is called with the state alone, which <lambda>",
+    ),
+    "a generator": (
+        lambda: engine_of(perform={"a": generating}),
+        "perform['a'] is called and not iterated over: generating must be a plain function",
+    ),
+    "a state that can be changed": (
+        lambda: engine_of(state=Thaw()),
+        "state must be a frozen attrs value with the fields state and seq, not a Thaw",
+    ),
+    "a dict as a state": (lambda: engine_of(state={"state": "a"}), "state must be a frozen attrs value"),
+    "a state without a count": (lambda: engine_of(state=Short()), "Short needs a field seq"),
+    "a state that isn't there": (
+        lambda: engine_of(state=Place(state="b")),
+        "Place begins in 'b', but the states are a, done, exception",
+    ),
+    "a tensor in a state": (
+        lambda: engine_of(state=place(w=(torch.Tensor, None))),
+        "There.w is declared as Tensor, which can't be recorded: plain data only",
+    ),
+    "perhaps a module in a state": (
+        lambda: engine_of(state=place(w=(nn.Linear | None, None))),
+        "There.w is declared as Linear",
+    ),
+    "a function in a state": (
+        lambda: engine_of(state=place(f=(Callable[[int], int], None))),
+        "There.f is declared as Callable",
+    ),
+    "a set in a state": (lambda: engine_of(state=place(seen=(set[int], attrs.Factory(set)))), "There.seen is declared"),
+    "an object in a state": (
+        lambda: engine_of(state=place(x=(Any, Table()))),
+        "There.x holds a Table, which can't be recorded",
+    ),
+    "a tuple in a state": (
+        lambda: engine_of(state=place(x=(Any, (1, 2)))),
+        "There.x is (1, 2), but is read back from a record as [1, 2]: give the field converter=tuple",
+    ),
+    "numbers as keys in a state": (
+        lambda: engine_of(state=place(x=(Any, attrs.Factory(lambda: {1: 2})))),
+        "There.x is {1: 2}, but is read back from a record as {'1': 2}: plain data only",
+    ),
+    "a field that isn't recorded": (
+        lambda: engine_of(state=attrs.make_class("There", {"_x": attrs.field(default=0)}, (Place,), frozen=True)()),
+        "There._x: a recorded field's name has no underscore before it",
+    ),
+    "a tensor in an event": (
+        lambda: engine_of(event(loss=torch.Tensor)),
+        "Odd.loss is declared as Tensor, which can't be recorded",
+    ),
+    "a fold that returns nothing": (
+        lambda: engine_of(event(lambda self, state, dest: None)),
+        "Odd.fold returned nothing in state 'a', and must return the next Place",
+    ),
+    "a fold that stays": (
+        lambda: engine_of(event(lambda self, state, dest: attrs.evolve(state, seq=state.seq + 1))),
+        "Odd.fold returned state 'a' from 'a', but the table leads to 'done'",
+    ),
+    "a fold that doesn't count": (
+        lambda: engine_of(event(lambda self, state, dest: attrs.evolve(state, state=dest))),
+        "Odd.fold returned seq 0 after seq 0: each transition counts one",
+    ),
+    "epochs without epochs": (
+        lambda: engine_of(driver=StubDriver(), snapshot_every="epoch"),
+        "snapshot_every='epoch', but no epoch ends in this machine",
+    ),
+    "snapshots without a driver": (
+        lambda: engine_of(snapshot_every=3),
+        "snapshot_every=3, but driver is None, and without one no snapshot is taken",
+    ),
+    "snapshots to keep without a driver": (lambda: engine_of(keep_snapshots=3), "keep_snapshots=3, but driver is None"),
+    "a seed without a driver": (lambda: engine_of(seed=3), "seed=3 seeds the generators of a driver"),
+    "no seed": (lambda: engine_of(driver=StubDriver(), seed=-3), "seed must be an integer from 0 to 2**63 - 1"),
+    "a memory that can't be saved": (
+        lambda: engine_of(driver=StubDriver(), callbacks=Kept(thing=Heavy())),
+        "the state of callback 'Kept' must be plain data or tensors, but state['thing']['all'] is a Heavy",
+    ),
+}
+
+
+def generating(state: Any) -> Any:
+    yield Went()
+
+
+class Heavy:
+    def state_dict(self) -> dict[str, Any]:
+        return {"all": self}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("build", "said"), ENGINES.values(), ids=ENGINES)
+def test_an_engine_that_cannot_work_is_refused_when_it_is_built(build: Any, said: str) -> None:
+    with pytest.raises(CallerError) as found:
+        build()
+    assert str(found.value).startswith(said)
+
+
+def test_a_fold_that_cannot_be_tried_before_is_tried_at_its_first_use_and_nothing_wrong_is_written(
+    run_dir: Path,
+) -> None:
+    odd = event(lambda self, state, dest: attrs.evolve(state, state=dest, seq=state.seq + self.step), step=int)
+    engine = engine_of(odd, perform={"a": lambda state: odd(step=2)}, run_dir=run_dir)
+    with pytest.raises(MachineFault, match=r"Odd.fold returned seq 2 after seq 0"):
+        engine.run()
+    assert [(record.seq, record.event) for record in Journal(run_dir)] == [(1, "Failed")]
+
+
+def test_after_its_first_use_nobody_looks_at_a_fold_any_more() -> None:
+    folded: list[int] = []
+
+    def fold(self: Any, state: Any, dest: str) -> Any:
+        folded.append(self.step)
+        return attrs.evolve(state, state=dest, seq=state.seq + self.step)
+
+    odd = event(fold, step=int)
+    machine = table(Row("a", odd, "done", lambda_named), Row("a", odd, "a"))
+    work = lambda state: odd(step=1)  # noqa: E731 - the very function must be there again
+    engine = Engine(machine, {"a": work}, state=Place())
+    engine.run()
+    assert folded == [1] * 6  # five transitions, and one look
+    assert engine._perform["a"] is work
+
+
+def lambda_named(state: Any, event: Any) -> bool:
+    """four are done"""
+    return bool(state.seq == 4)
+
+
+def test_a_number_counts_transitions_where_a_machine_counts_no_batches(run_dir: Path) -> None:
+    """T23: and a time is looked at after each."""
+    game(run_dir, snapshot_every=4).run()
+    taken = [record.data["at"] for record in Journal(run_dir).sides() if record.kind == "saved"]
+    assert taken == [4, 8, 12]
+
+
+# -- limits and ends ---------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Counted:
+    """Counts up to a limit.
+
+    Attributes:
+        state: the state's name.
+        seq: transitions.
+        n: the count.
+        limit: where it ends.
+        stop_asked: why it was asked to stop.
+    """
+
+    LIMITS: ClassVar = ("limit",)
+
+    state: str = "count"
+    seq: int = 0
+    n: int = 0
+    stop_asked: str = ""
+    limit: int = 3
+
+
+@attrs.frozen(kw_only=True)
+class One(Event):
+    """It counted one more."""
+
+    def fold(self, state: Any, dest: str) -> Any:
+        return attrs.evolve(super().fold(state, dest), n=state.n + 1)
+
+
+@attrs.frozen(kw_only=True)
+class Looked(Event):
+    """It looked whether that's enough."""
+
+
+def at_the_limit(state: Counted, event: Looked) -> bool:
+    """the limit is reached, or a stop was asked for"""
+    return state.n >= state.limit or bool(state.stop_asked)
+
+
+COUNTING = Machine(
+    [
+        Row("count", One, "look"),
+        Row("look", Looked, "done", at_the_limit),
+        Row("look", Looked, "count"),
+        Row("*", Stopped, "done"),
+        Row("*", Failed, "exception"),
+    ],
+    initial="count",
+    heeds_stop=("look",),
+)
+
+
+def counting(run_dir: Path | None, limit: int, driver: Any = None) -> Engine:
+    driver = StubDriver() if driver is None else driver
+
+    def count(state: Any) -> Event:
+        driver.weight = driver.weight * 31 + driver.draw() % 7
+        return One()
+
+    perform = {"count": count, "look": lambda state: Looked()}
+    return Engine(COUNTING, perform, state=Counted(limit=limit), driver=driver, run_dir=run_dir, seed=3)
+
+
+def test_a_run_of_ones_own_is_extended_by_raising_its_limit(tmp_path: Path) -> None:
+    """T24: it re-enters before the decision that ended it, which is made anew; all bits are the straight run's."""
+    straight = counting(tmp_path / "straight", 5)
+    straight.run()
+    counting(tmp_path / "run", 3).run()
+    longer = counting(tmp_path / "run", 5)
+    assert longer.run(resume_from="auto") == straight.trainer_state
+    assert longer.driver.weight == straight.driver.weight  # type: ignore[union-attr]
+    assert Journal(tmp_path / "run").chain == Journal(tmp_path / "straight").chain
+
+
+def test_a_run_of_ones_own_that_was_stopped_goes_on_by_a_second_run(tmp_path: Path) -> None:
+    straight = counting(tmp_path / "straight", 5)
+    straight.run()
+    engine = counting(tmp_path / "run", 5)
+    handle = engine.on("count -> look", lambda engine: engine.trainer_state.n == 2 and engine.stop("enough"))
+    assert engine.run().n == 2
+    handle.remove()
+    assert engine.run() == straight.trainer_state
+    assert Journal(tmp_path / "run").chain == Journal(tmp_path / "straight").chain
+    assert engine.run() == straight.trainer_state  # it has ended, and nothing is left to run

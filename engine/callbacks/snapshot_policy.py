@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tachograph.states import Machine
 from tachograph.states.errors import CallerError
 
+from ..events import hangs_on
 from ..retention import Keep
 from .callback import Callback
 
@@ -19,7 +21,7 @@ class SnapshotPolicy(Callback):
     Args:
         every: "epoch": at each epoch's end; an int n > 0: after every n training batches of the run; a time ("30s",
             "10min", "2h"): at the first batch that is done when so much time has passed, on the clock of rank 0 where
-            there are many; None: never.
+            there are many; None: never. An engine whose machine counts no batches has its transitions counted.
         keep: the rules that snapshots are kept by. If they look for the best, each evaluation's results must have what
             they look at.
 
@@ -35,6 +37,7 @@ class SnapshotPolicy(Callback):
         self._batches = every if type(every) is int else 0
         self._seconds = in_seconds(every) if isinstance(every, str) and every != "epoch" else 0.0
         self._last: float | None = None
+        self._everywhere: list[str] = []
         self._looks = keep is not None and keep.best > 0
         if not (every is None or every == "epoch" or self._batches > 0 or self._seconds > 0):
             raise CallerError(
@@ -49,6 +52,35 @@ class SnapshotPolicy(Callback):
         if keep is not None and keep.best:  # a name that isn't there is no matter to find out hours later
             self.on_sanity_check_end = lambda trainer, sanity_check_res: _look(keep, sanity_check_res)  # type: ignore[method-assign]
             self.on_validate_end = lambda trainer, results: _look(keep, results)  # type: ignore[method-assign]
+
+    def fit(self, machine: Machine, state: Any) -> None:
+        """Count transitions where a machine counts no batches; called before it is registered.
+
+        Args:
+            machine: the table.
+            state: a state of the engine's.
+
+        Raises:
+            CallerError: "epoch", and no epoch ever ends.
+        """
+        fires = {moment for row in machine.rows for moment in hangs_on(row.source, row.event.__name__, row.dest)}
+        if self.every == "epoch" and "on_train_epoch_end" not in fires:
+            raise CallerError(
+                "snapshot_every='epoch', but no epoch ends in this machine (no row has EpochEnded): give a number of "
+                "transitions, a time such as '10min', or have a listener call engine.request_snapshot()"
+            )
+        counts = "on_train_batch_end" in fires and hasattr(state, "global_forward_batches")
+        if not counts and (self._batches or self._seconds):
+            del self.on_train_batch_end
+            self._everywhere = [name for name in machine.names if name not in machine.final]
+
+    def subscribe(self, listeners: Any) -> None:
+        for name in self._everywhere:
+            listeners.add(name, self._count_transitions if self._batches else self._watch, owner=self)
+
+    def _count_transitions(self, trainer: Any) -> None:
+        if trainer.trainer_state.seq % self._batches == 0:
+            trainer.request_snapshot(on_all_ranks=True)
 
     def on_after_trainer_initialized(self, trainer: Any, driver: Any) -> None:
         self._last = None
@@ -78,7 +110,7 @@ class SnapshotPolicy(Callback):
 
 
 def _check(trainer: Any) -> None:
-    if trainer.evaluator is None:
+    if getattr(trainer, "evaluator", None) is None:
         raise CallerError("keep_snapshots: the best ones are those with the best results, so give the trainer metrics")
 
 
