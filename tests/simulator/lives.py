@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import tempfile
 import warnings
@@ -145,7 +146,8 @@ class Run:
 
     def tell(self, line: str) -> None:
         """Add a line to the story, without what differs from one process to the next."""
-        self.story.append(line.replace(str(self.disk.root), "").replace(str(os.getpid()), "PID"))
+        line = line.replace(str(self.disk.root), "")
+        self.story.append(re.sub(rf"\b{os.getpid()}\b", "PID", line))  # not within a chain's digits
 
     def go(self) -> None:
         """Live all lives, and hold the end against the straight run's."""
