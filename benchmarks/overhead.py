@@ -307,7 +307,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--rounds", type=int, default=40, help="each contender runs once in each (40)")
+    options.add_argument("--rounds", type=int, default=36, help="each contender runs once in each (36)")
     options.add_argument("--steps", type=int, default=200, help="steps that are timed in a run (200)")
     options.add_argument("--only", metavar="A,B", help=f"of {', '.join([OURS, *ENVIRONMENTS])}")
     finish(measure, options.parse_args())

@@ -158,6 +158,8 @@ def test_an_environment_of_another_torch_is_made_anew(
     ignite = environments.ENVIRONMENTS["ignite"]
     ignite.folder.mkdir()
     (ignite.folder / "made.json").write_text(json.dumps(ignite.asked))
+    assert ignite.lacking  # there is no torch for it
+    environments.link_torch()
     assert ignite.lacking == ""
     (ignite.folder / "made.json").write_text(json.dumps({**ignite.asked, "torch": "1.0"}))
     assert ignite.lacking == "has an environment of another torch, Python or release"
@@ -202,3 +204,25 @@ def test_instructions_are_compared_above_the_bare_loop_of_the_same_process(scrip
     figures = {figure.name: figure.value for figure in script("instructions").figures(found, bare)}
     assert figures["instructions of a step with the journal on, of ignite's"] == 0.5
     assert figures["instructions of a step with the journal off, of ignite's"] == 0.025
+
+
+# -- all that isn't a step ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("snapshot.py", {"10 MB: the stall, of torch.save": 0.15}),
+        ("resume.py", {"small, 2 workers: reads before the first batch": 64}),
+        ("reading.py", {"records read": 300_000, "diff of runs that are equal": 1}),
+        ("starting.py", {"tachograph --help": 0.3, "tachograph show RUN": 0.3}),
+    ],
+)
+def test_the_smallest_measurement_of_the_rest_says_what_was_asked(
+    tmp_path: Path, name: str, asked: dict[str, float]
+) -> None:
+    """R50."""
+    run(name, "--quick", "--json", str(tmp_path / "figures.json"))
+    figures = {each["name"]: each for each in json.loads((tmp_path / "figures.json").read_text())["figures"]}
+    assert {each: figures[each]["budget"] for each in asked} == asked
+    assert all(each["value"] >= 0 for each in figures.values() if "budget" in each)

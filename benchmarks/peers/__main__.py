@@ -3,7 +3,7 @@
     python benchmarks/peers                       those that are missing or outdated
     python benchmarks/peers ignite lightning      these, anew
 
-They lie in `.venv-peers/`, about 2 GB; torch is the one of this Python, which is linked. Without them `overhead.py`
+They lie in `.venv-peers/`, about 1.5 GB; torch is the one of this Python, which is linked. Without them `overhead.py`
 measures what is there.
 """
 

@@ -61,7 +61,8 @@ class Environment:
             held = json.loads((self.folder / MADE).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return "has no environment yet"
-        return "" if held == self.asked else "has an environment of another torch, Python or release"
+        there = held == self.asked and (FOLDER / LINKED / "torch").exists()
+        return "" if there else "has an environment of another torch, Python or release"
 
     def make(self) -> None:
         """Make it anew.
