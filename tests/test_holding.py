@@ -308,3 +308,14 @@ def test_a_sigkill_in_the_midst_of_quick_steps_loses_no_committed_transition(tmp
         (matched,) = Journal(run_dir).sides("matched")
         assert (matched.data["matched"], matched.data["of"]) == (committed, committed)
         assert Journal(run_dir).chain == Journal(tmp_path / "straight").chain
+
+
+def test_a_snapshot_that_is_written_beside_the_run_leaves_what_is_held_to_the_run(tmp_path: Path) -> None:
+    """The thread that writes it waits for the journal, and may do so while the next steps are held."""
+    for n in range(6):
+        trainer = Trainer(
+            None, StubDriver(), list(range(300)), None, n_epochs=3, run_dir=tmp_path / str(n), snapshot_every=20,
+            keep_snapshots=1, progress_bar=None,
+        )  # fmt: skip
+        trainer.run()
+        assert [r.seq for r in Journal(tmp_path / str(n))] == list(range(1, trainer.trainer_state.seq + 1))

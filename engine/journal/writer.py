@@ -314,7 +314,7 @@ class JournalWriter:
         self._output.told = told
 
     def sync(self, wait: bool = True) -> None:
-        """Have everything written so far brought to the disk.
+        """Have all lines so far brought to the disk; may be called from any thread, while others are made.
 
         Args:
             wait: return only when it is there; False asks for it soon.
@@ -322,7 +322,6 @@ class JournalWriter:
         Raises:
             JournalWriteError: it isn't there and never will be (`wait` only).
         """
-        self.flush()
         if not wait:
             self._output.tail.hurry()
             return
