@@ -69,7 +69,7 @@ def created(engine: Engine, run_dir: Path, parent: Any = None) -> dict[str, Any]
     about: Any = ""
     if ranks.first:
         try:
-            about = recording.create(run_dir, *told, parent, engine.world.files, ranks.world_size)
+            about = recording.create(run_dir, *told, parent, engine.world.files, ranks.world_size, engine.machine)
         except CallerError as error:
             if ranks.world_size == 1:
                 raise

@@ -209,6 +209,11 @@ class Listeners:
         self.callbacks = {key: held for key, held in self.callbacks.items() if held is not callback}
 
     @property
+    def machine(self) -> Machine:
+        """The table whose transitions are heard."""
+        return self._machine
+
+    @property
     def subscriptions(self) -> list[Subscription]:
         """All subscriptions, in the order in which they are heard."""
         return list(self._subscriptions)

@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tachograph.states import Machine, training_machine
 from tachograph.states.errors import CallerError, TachographError
+from tachograph.states.table import Plan
 
 from . import own_code
 from .journal import Files, Journal, make_dirs, write_file
@@ -78,6 +80,7 @@ def create(
     parent: Any = None,
     disk: Files | None = None,
     world: int = 1,
+    machine: Machine | None = None,
 ) -> dict[str, Any]:
     """Create a run directory and its `run.json`.
 
@@ -88,13 +91,14 @@ def create(
         parent: the point of another run that this one goes on from.
         disk: where it is written.
         world: how many processes train together.
+        machine: the table that it runs on.
 
     Raises:
         CallerError: it holds a run already, or can't be created.
     """
     if holds_a_run(path):
         raise CallerError(f"{path} holds a run already. Go on with run(resume_from='auto'), or give another run_dir")
-    told_of = about(settings, told, uuid.uuid4().hex, parent, world)
+    told_of = about(settings, told, uuid.uuid4().hex, parent, world, machine)
     try:
         make_dirs(disk or Files(), path)
         write_json(path / "run.json", told_of, disk)
@@ -106,7 +110,12 @@ def create(
 
 
 def about(
-    settings: Mapping[str, Any], told: Mapping[str, Any], run: str, parent: Any = None, world: int = 1
+    settings: Mapping[str, Any],
+    told: Mapping[str, Any],
+    run: str,
+    parent: Any = None,
+    world: int = 1,
+    machine: Machine | None = None,
 ) -> dict[str, Any]:
     """Return what is told once of a run: plain data.
 
@@ -116,6 +125,7 @@ def about(
         run: its id.
         parent: the point of another run that it goes on from.
         world: how many processes train together.
+        machine: the table that it runs on; of the settings only its digest is one.
     """
     return {
         "format": FORMAT,
@@ -128,7 +138,16 @@ def about(
         "settings": json.loads(json.dumps(dict(settings), default=str)),
         "environment": environment(told),
         "code": own_code.digests(),
+        **({} if machine is None else {"machine": Plan.of(machine).plain()}),
     }
+
+
+def plan_of(about: Mapping[str, Any]) -> Plan | None:
+    """Return what a run's machine looks like, as its `run.json` tells; None where an older version wrote none."""
+    plan, usual = Plan.read(about.get("machine")), Plan.of(training_machine())
+    settings = about.get("settings")
+    known = settings.get("machine") if isinstance(settings, dict) else None
+    return next((one for one in (plan, usual) if one is not None and one.digest == known), None)
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -171,7 +171,9 @@ def _now(engine: Engine) -> tuple[dict[str, Any], dict[str, Any], Any]:
         "state": attrs.asdict(state, recurse=False),
         "unwritten": None,
         "incarnation": position.incarnation,
-        "about": recording.about(engine._settings(), engine._environment(), _run_of(engine)),
+        "about": recording.about(
+            engine._settings(), engine._environment(), _run_of(engine), machine=engine.machine
+        ),
     }
     return about, extra, NO_BATCH if batch is None else batch
 

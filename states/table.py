@@ -228,24 +228,85 @@ class Machine(transitions.Machine):
 
     def mermaid(self) -> str:
         """Draw the table as a Mermaid state diagram; rows that leave every state are folded into a note."""
-        everywhere = [e for e in self.event_classes if self._from_everywhere(e)]
+        return Plan.of(self).mermaid()
+
+
+@attrs.frozen
+class Plan:
+    """What a machine looks like, as plain data: it is drawn and written as a table without the program that built it.
+
+    Attributes:
+        initial: the state a run begins in.
+        names: all states, the final ones last.
+        final: those that nothing leaves.
+        rows: (source, event, dest, the guard's name, the guard in words) of each row; "" where there is no guard.
+        digest: the table's.
+    """
+
+    initial: str
+    names: Sequence[str]
+    final: Sequence[str]
+    rows: Sequence[tuple[str, str, str, str, str]]
+    digest: str
+
+    @classmethod
+    def of(cls, machine: Machine) -> Plan:
+        """Look at a machine."""
+        rows = [
+            (row.source, row.event.__name__, row.dest, row.guard.__name__ if row.guard else "", row.label)
+            for row in machine.rows
+        ]
+        final = [name for name in machine.names if name in machine.final]
+        return cls(str(machine.initial), machine.names, final, rows, machine.digest)
+
+    @classmethod
+    def read(cls, told: Any) -> Plan | None:
+        """Read what `plain` returned; None if it is something else."""
+        try:
+            rows = [(str(a), str(b), str(c), str(d), str(e)) for a, b, c, d, e in told["rows"]]
+            return cls(str(told["initial"]), list(told["names"]), list(told["final"]), rows, str(told["digest"]))
+        except (LookupError, TypeError, ValueError):
+            return None
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as `run.json` keeps it."""
+        return {**attrs.asdict(self), "rows": [list(row) for row in self.rows]}
+
+    def mermaid(self) -> str:
+        """Draw it as a Mermaid state diagram; rows that leave every state are folded into a note."""
+        everywhere = self._everywhere()
         lines = ["stateDiagram-v2", f"    [*] --> {self.initial}"]
-        for row in self.rows:
-            if row.event.__name__ not in everywhere:
-                guard = f" [{row.label}]" if row.label else ""
-                lines.append(f"    {row.source} --> {row.dest}: {row.event.__name__}{guard}")
-        dests = {row.event.__name__: row.dest for row in self.rows}
+        for source, event, dest, _, label in self.rows:
+            if event not in everywhere:
+                lines.append(f"    {source} --> {dest}: {event}" + (f" [{label}]" if label else ""))
         if everywhere:
             lines.append(f"    note right of {self.initial}")
-            lines.extend(f"        any state that isn't final --> {dests[name]}: {name}" for name in everywhere)
+            lines.extend(f"        any state that isn't final --> {dest}: {name}" for name, dest in everywhere.items())
             lines.append("    end note")
-        lines.extend(f"    {name} --> [*]" for name in self.names if name in self.final)
+        lines.extend(f"    {name} --> [*]" for name in self.final)
         return "\n".join(lines) + "\n"
 
-    def _from_everywhere(self, event: str) -> bool:
-        rows = [row for row in self.rows if row.event.__name__ == event]
-        alike = len({row.dest for row in rows}) == 1 and all(row.guard is None for row in rows)
-        return alike and {row.source for row in rows} == set(self.names) - self.final
+    def markdown(self) -> str:
+        """Write it as a table; rows that leave every state are one."""
+        everywhere = self._everywhere()
+        guarded = {(row[0], row[1]) for row in self.rows if row[3]}
+        lines = ["| source | event | guard | dest |", "|---|---|---|---|"]
+        for source, event, dest, _, label in self.rows:
+            if event not in everywhere:
+                guard = label or ("else" if (source, event) in guarded else "")
+                lines.append(f"| {source} | {event} | {f'{guard} ' if guard else ''}| {dest} |")
+        lines.extend(f"| any that isn't final | {name} | | {dest} |" for name, dest in everywhere.items())
+        return "\n".join(lines) + "\n"
+
+    def _everywhere(self) -> dict[str, str]:
+        """Return the events that lead from every state to the same one, without a guard, and where to."""
+        found: dict[str, str] = {}
+        for event in dict.fromkeys(row[1] for row in self.rows):
+            rows = [row for row in self.rows if row[1] == event]
+            alike = len({row[2] for row in rows}) == 1 and not any(row[3] for row in rows)
+            if alike and {row[0] for row in rows} == set(self.names) - set(self.final):
+                found[event] = rows[0][2]
+        return found
 
 
 def _as_condition(guard: Guard) -> Callable[[transitions.EventData], bool]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,10 +14,12 @@ import torch
 from torch import nn
 
 from tachograph.drivers import RestoreFault, StubDriver, choose_driver
-from tachograph.engine import Engine, Journal, Kept
+from tachograph.engine import Engine, Filter, Journal, Kept, Progress, Trainer, diff, recording, replay
+from tachograph.engine.report.telling import tell
 from tachograph.engine.testing import assert_deterministic, assert_resumes_exactly
 from tachograph.states import CallerError, Event, Failed, Machine, MachineFault, Row, Stopped
 from tests.jobs.own_machines import GAME, Judged, Playing, Table, blurring, game
+from tests.test_cli_support import cli
 
 # -- exact resume ------------------------------------------------------------------------------------------
 
@@ -566,3 +570,136 @@ def test_a_run_of_ones_own_that_was_stopped_goes_on_by_a_second_run(tmp_path: Pa
     assert engine.run() == straight.trainer_state
     assert Journal(tmp_path / "run").chain == Journal(tmp_path / "straight").chain
     assert engine.run() == straight.trainer_state  # it has ended, and nothing is left to run
+
+
+# -- read without the program ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[blurring, game])
+def lived(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Engine, Path]:
+    """An engine that has run, with a snapshot in its middle, and its run directory."""
+    run_dir = tmp_path_factory.mktemp("own") / "run"
+    engine = request.param(run_dir, snapshot_every=3)
+    engine.run()
+    return engine, run_dir
+
+
+def test_a_run_s_machine_is_drawn_and_told_without_its_program(lived: tuple[Engine, Path]) -> None:
+    """C12."""
+    engine, run_dir = lived
+    assert "\n".join(cli("graph", run_dir).lines) + "\n" == engine.machine.mermaid()
+    rows = cli("graph", run_dir, "--table").lines
+    assert rows[0] == "| source | event | guard | dest |"
+    assert "| any that isn't final | Failed | | exception |" in rows
+    own = "| rest | Rested | all epochs are done | done |" if isinstance(engine, Trainer) else OVER
+    assert own in rows
+
+
+OVER = "| learn | Learned | four rounds are learned from | done |"
+
+
+def test_a_run_that_told_no_table_is_drawn_by_its_program_only(lived: tuple[Engine, Path], tmp_path: Path) -> None:
+    shutil.copytree(lived[1], tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    del about["machine"]
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    said = cli("graph", tmp_path / "run")
+    assert said.status == 2
+    assert "only the program that built the other one can draw it, with machine.mermaid()" in said.err
+
+
+def test_the_page_of_a_run_has_the_whole_machine(lived: tuple[Engine, Path], tmp_path: Path) -> None:
+    engine, run_dir = lived
+    told = tell(run_dir, recording.load(run_dir), rank=None, salvage=False, diverged=()).facts
+    assert {state["name"] for state in told["machine"]["states"]} == set(engine.machine.names)
+    assert told["whole"]
+    assert cli("report", run_dir, "-o", tmp_path / "page.html").status == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("show",), ("show", "--at", "3"), ("show", "--json"), ("watch", "--lines"), ("snapshots", "ls")],
+    ids=" ".join,
+)
+def test_it_is_looked_at_from_a_terminal(lived: tuple[Engine, Path], command: tuple[str, ...]) -> None:
+    name, *options = command
+    before = [options.pop(0)] if options and not options[0].startswith("-") else []
+    said = cli(name, *before, lived[1], *options)
+    assert said.status == 0, said.err
+    assert "\n".join(said.lines).strip()
+
+
+@pytest.mark.parametrize("form", ["csv", "sqlite", "trace"])
+def test_it_is_exported(lived: tuple[Engine, Path], form: str, tmp_path: Path) -> None:
+    said = cli("export", lived[1], "--to", form, "-o", tmp_path / "out")
+    assert said.status == 0, said.err
+
+
+def test_two_runs_are_compared_to_their_first_difference(lived: tuple[Engine, Path], tmp_path: Path) -> None:
+    build = blurring if isinstance(lived[0], Trainer) else game
+    build(tmp_path / "same", snapshot_every=3).run()
+    assert diff(lived[1], tmp_path / "same") is None
+    build(tmp_path / "other", seed=99).run()
+    found = diff(lived[1], tmp_path / "other")
+    assert found is not None
+    assert found.cause
+    assert cli("diff", lived[1], tmp_path / "other").status == 1
+
+
+def test_it_is_replayed_with_its_machine_and_without_it_that_is_asked_for(lived: tuple[Engine, Path]) -> None:
+    engine, run_dir = lived
+    state = "blur" if isinstance(engine, Trainer) else "judge"
+    heard: list[int] = []
+    kind = type(engine.trainer_state)
+    replay(run_dir, engine.machine, state=kind).on(state, lambda run: heard.append(run.trainer_state.seq)).run()
+    assert heard == [record.seq for record in Journal(run_dir) if record.dest == state] != []
+    with pytest.raises(CallerError, match="give replay\\(\\) the machine of the run"):
+        replay(run_dir).on("on_exception", lambda run, error: None).run()
+
+
+# -- heard and shown ---------------------------------------------------------------------------------------
+
+
+def test_filters_thin_transitions_of_ones_own_and_their_counts_survive_a_resume(tmp_path: Path) -> None:
+    def build(run_dir: Path) -> tuple[Engine, list[int]]:
+        engine, heard = game(run_dir), []
+        engine.on("play -> judge", Filter(every=2)(lambda engine: heard.append(engine.trainer_state.rounds)))
+        return engine, heard
+
+    straight, all_of_them = build(tmp_path / "straight")
+    straight.run()
+    assert all_of_them == [1, 3]
+    first, before = build(tmp_path / "run")
+    first.on("learn -> play", lambda engine: engine.trainer_state.rounds == 1 and engine.stop("enough"))
+    first.run()
+    again, after = build(tmp_path / "run")
+    again.run(resume_from="auto")
+    assert before + after == all_of_them
+
+
+@pytest.mark.parametrize("bar", ["plain", "json", "rich", "tqdm"])
+@pytest.mark.parametrize("build", [blurring, game])
+def test_its_progress_is_shown(build: Any, bar: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """C20: the state's name, the transition, and the state's own counters."""
+    engine = build(None)
+    engine.add_callback(Progress(bar))
+    engine.run()
+    shown = "".join(capsys.readouterr())
+    assert shown.strip()
+    if build is game and bar in ("plain", "json"):
+        assert "rounds" in shown
+
+
+# -- executed again ----------------------------------------------------------------------------------------
+
+
+def test_a_trainer_with_states_of_its_own_verifies_and_rewinds(tmp_path: Path) -> None:
+    """The batch is in hand in a state of its own too, with the noise that another one has added."""
+    straight = blurring(tmp_path / "run", snapshot_every=2)
+    straight.run()
+    assert blurring(None).verify(tmp_path / "run") is None
+    for record in Journal(tmp_path / "run"):
+        if record.source in ("blur", "rest"):
+            trainer = blurring(None)
+            assert trainer.rewind(tmp_path / "run", seq=record.seq).state == record.source
+            assert (trainer.batch is not None) == (record.source == "blur")

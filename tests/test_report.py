@@ -44,6 +44,7 @@ from tachograph.states import (
     Validated,
     training_machine,
 )
+from tachograph.states.table import Plan
 from tests import browser
 from tests.browser import Browser
 from tests.test_cli_ranks import Run as Ranks
@@ -455,7 +456,7 @@ def test_the_ranks_of_a_run_are_told_and_one_may_be_chosen(run_dir: Path) -> Non
 
 
 def test_the_training_machine_is_drawn_whole_and_no_state_lies_on_another() -> None:
-    told = drawing([("step", "Failed", "exception")], training=True)
+    told = drawing([("step", "Failed", "exception")], Plan.of(training_machine()))
     assert {state["name"] for state in told["states"]} == set(training_machine().names)
     arrows = {(arrow["from"], arrow["to"]) for arrow in told["arrows"]}
     known = {(r.source, r.dest) for r in training_machine().rows if r.event.__name__ not in ("Stopped", "Failed")}
@@ -476,7 +477,7 @@ names = st.sampled_from(
 @given(st.lists(st.tuples(names, st.sampled_from(["Went", "Came"]), names), max_size=12))
 @settings(max_examples=60)
 def test_any_machine_is_laid_out_without_states_that_overlap(rows: list[tuple[str, str, str]]) -> None:
-    told = drawing(rows, training=False)
+    told = drawing(rows, None)
     assert {s["name"] for s in told["states"]} == {name for source, _, dest in rows for name in (source, dest)}
     places = [(state["x"], state["y"]) for state in told["states"]]
     assert len(set(places)) == len(places)

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from tachograph.engine import recording
 from tachograph.engine.journal import Record, SideRecord
 from tachograph.engine.journal.codec import from_json
 from tachograph.states import training_machine
@@ -74,7 +75,8 @@ class Watched:
         self.saved: tuple[int, SideRecord | None] = (0, None)
         self.began: float | None = None
         self.first = 0
-        self._names = [*training_machine().names]
+        plan = recording.plan_of(about)
+        self._names = [*(training_machine().names if plan is None else plan.names)]
         self._seen: dict[str, None] = {}  # in the order in which they were entered
         self._rates: deque[tuple[float, int, int]] = deque(maxlen=64)
         self._passing: dict[int, dict[int, tuple[str, float, float | None]]] = {}
@@ -206,7 +208,7 @@ class Watched:
 
     @property
     def states(self) -> list[str]:
-        """The states of its machine: those of the training machine, or, of another one, those it was seen in."""
+        """The states of its machine; of another one than `run.json` tells of, those that it was seen in."""
         return self._names if self._seen.keys() <= set(self._names) else list(self._seen)
 
     def ending(self, rank: int) -> tuple[str, str]:

@@ -6,11 +6,14 @@ the batch's content, generators, loss, gradients, the update. What can't have le
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
+
+from tachograph.states import training_machine
 
 if TYPE_CHECKING:
     from .divergence import Divergence
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 PARTS = ("batch", "gradients", "parameters", "buffers", "optimizers", "scaler")
 """What a fingerprint has a number for, causes first."""
 ORDER = ("event", "ids", "batch", "rng", "loss", "gradients", "lr", "parameters", "buffers", "optimizers", "scaler")
-"""What can differ at a transition, causes first; "results" and "counters", which follow from these, aren't in it."""
+"""What can differ at a transition, causes first; "results", "counters" and "own" (a user's events) aren't in it."""
 COMPUTED = frozenset({"loss", "gradients", "parameters", "buffers", "optimizers", "scaler", "results"})
 """What is made of floating-point numbers."""
 Pairs = Mapping[str, tuple[Any, Any]]
@@ -127,7 +130,7 @@ def explained(divergence: Divergence, known: Known) -> Divergence:
 
 
 def kind_of(field: str) -> str:
-    """Return what a field of a divergence stands for: a name of `ORDER`, "results" or "counters".
+    """Return what a field of a divergence stands for: a name of `ORDER`, "results", "counters" or "own".
 
     >>> kind_of("data.ids"), kind_of("fingerprint.parameters"), kind_of("to"), kind_of("state.samples")
     ('ids', 'parameters', 'event', 'counters')
@@ -142,8 +145,16 @@ def kind_of(field: str) -> str:
         return _IN_SNAPSHOTS.get(name, "counters")
     if first in ("event", "from", "to"):
         return "event"
+    if first == "data" and name not in _IN_DATA and name not in _built_in():
+        return "own"
     known = _IN_DATA if first == "data" else {"results": "results"}
     return known.get(name, "counters")
+
+
+@functools.cache
+def _built_in() -> frozenset[str]:
+    """Return the names of the fields of the training machine's events."""
+    return frozenset(field.name for cls in training_machine().event_classes.values() for field in attrs.fields(cls))
 
 
 _IN_SNAPSHOTS = {"model": "parameters", "generators": "rng", **{name: name for name in PARTS}}
@@ -237,7 +248,8 @@ def relevant(pairs: Pairs, field: str) -> dict[str, tuple[Any, Any]]:
 
 def _reach(name: str, kind: str) -> Collection[str]:
     """Return what a setting or a part of the environment can have led to."""
-    return COMPUTED if name.isupper() else _REACH.get(name, (kind,))  # a variable decides on kernels and threads
+    reach = COMPUTED if name.isupper() else _REACH.get(name, (kind,))  # a variable decides on kernels and threads
+    return {*reach, "own"} if "loss" in reach else reach  # what a user's own event tells is mostly computed
 
 
 def _able(pairs: Pairs, kind: str) -> dict[str, tuple[Any, Any]]:
@@ -479,12 +491,18 @@ def _of_results(known: Known) -> Told:
     return f"{what}: its data, its metrics, or {_not_deterministic(known)}", _SHOW_AT
 
 
+def _of_own(known: Known) -> Told:
+    what = "an event of the machine's own tells something else, though the settings agree"
+    return f"{what}: look at what its state's work reads and draws, or {_not_deterministic(known)}", _SHOW_AT
+
+
 def _of_other(known: Known) -> Told:
     return "", _SHOW_AT
 
 
 _OF_KIND: dict[str, Callable[[Known], Told]] = {
     "event": _of_event,
+    "own": _of_own,
     "ids": _of_ids,
     "batch": _of_batch,
     "rng": _of_rng,

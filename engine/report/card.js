@@ -7,7 +7,7 @@ class Card {
     this.title = make("h3");
     this.summary = make("div", { class: "summary" });
     this.fields = make("div", { class: "fields" });
-    const told = run.facts.training ? null : make("p", { class: "remark" }, "Drawn from the transitions that the run took: of a machine of its own, a run keeps no more.");
+    const told = run.facts.whole ? null : make("p", { class: "remark" }, "Drawn from the transitions that the run took: of a machine of its own, a run keeps no more.");
     this.element = make("section", { class: "card", "aria-label": `transition of ${run.facts.name}` },
       make("div", { class: "scrolls" }, this.drawing.svg), told, this.title, this.summary, this.fields);
   }

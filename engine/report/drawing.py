@@ -12,8 +12,7 @@ from typing import Any
 
 import attrs
 
-from tachograph.states import training_machine
-from tachograph.states.table import FINAL
+from tachograph.states.table import FINAL, Plan
 
 _TRAINING = {
     "init": (0, 0),
@@ -70,26 +69,32 @@ class Arrow:
     through: Sequence[Point]
 
 
-def drawing(taken: Iterable[tuple[str, str, str]], *, training: bool) -> dict[str, Any]:
+def drawing(taken: Iterable[tuple[str, str, str]], plan: Plan | None) -> dict[str, Any]:
     """Lay out a machine: where its states and arrows lie, as plain data.
 
     Args:
         taken: the rows that the run took: (source, event, dest).
-        training: it is the training machine, whose other rows are known too; of another machine there are only those
-            that were taken.
+        plan: the machine, whose other rows are known too; None: there are only those that were taken.
     """
-    known = [(row.source, row.event.__name__, row.dest) for row in training_machine().rows] if training else []
+    known = [] if plan is None else [(source, event, dest) for source, event, dest, *_ in plan.rows]
     calm = [row for row in known if row[1] not in ("Stopped", "Failed")]
     rows = list(dict.fromkeys([*calm, *taken]))
-    states = list(dict.fromkeys([*(_TRAINING if training else ()), *(s for row in rows for s in (row[0], row[2]))]))
-    nodes = _placed(states, rows)
+    names = [] if plan is None else [plan.initial, *plan.names]
+    usual = [name for name in _TRAINING if name in names]
+    states = list(dict.fromkeys([*(usual if set(names) <= set(_TRAINING) else names), *_named(rows)]))
+    nodes = _placed(states, rows, FINAL if plan is None else plan.final)
     arrows = list(_arrows(rows, nodes))
     return _told(list(nodes.values()), arrows)
 
 
-def _placed(states: Sequence[str], rows: Sequence[tuple[str, str, str]]) -> dict[str, Node]:
+def _named(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    return (state for row in rows for state in (row[0], row[2]))
+
+
+def _placed(states: Sequence[str], rows: Sequence[tuple[str, str, str]], final: Sequence[str]) -> dict[str, Node]:
     fixed = set(states) <= set(_TRAINING)
-    cells = {name: cell for name, cell in _TRAINING.items() if name in states} if fixed else _layers(states, rows)
+    usual = {name: cell for name, cell in _TRAINING.items() if name in states}
+    cells: dict[str, tuple[int, float]] = {**usual} if fixed else _layers(states, rows, final)
     longest = max((len(_short(state)) for state in states), default=0)
     half = max(52.0, 4.0 * longest + 8)
     column = max(_COLUMN, 2 * half + 74)
@@ -99,7 +104,9 @@ def _placed(states: Sequence[str], rows: Sequence[tuple[str, str, str]]) -> dict
     }
 
 
-def _layers(states: Sequence[str], rows: Sequence[tuple[str, str, str]]) -> dict[str, tuple[int, float]]:
+def _layers(
+    states: Sequence[str], rows: Sequence[tuple[str, str, str]], final: Sequence[str]
+) -> dict[str, tuple[int, float]]:
     """Place each state in the column that says how many transitions it is away from the first one."""
     depth = {states[0]: 0} if states else {}
     todo = list(depth)
@@ -110,9 +117,9 @@ def _layers(states: Sequence[str], rows: Sequence[tuple[str, str, str]]) -> dict
                 todo.append(dest)
     for state in states:
         depth.setdefault(state, 0)
-    inner = [column for state, column in depth.items() if state not in FINAL]
+    inner = [column for state, column in depth.items() if state not in final]
     last = max(inner, default=-1) + 1
-    depth = {state: last if state in FINAL else column for state, column in depth.items()}
+    depth = {state: last if state in final else column for state, column in depth.items()}
     columns: dict[int, list[str]] = {}
     for state in states:
         columns.setdefault(depth[state], []).append(state)

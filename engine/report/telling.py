@@ -14,7 +14,6 @@ from tachograph.engine.cli import overview, ranks
 from tachograph.engine.cli.records import fact
 from tachograph.engine.cli.rows import Rows
 from tachograph.engine.journal import Journal, Record, SideRecord, rank_directory
-from tachograph.states import training_machine
 
 from .drawing import drawing
 from .outline import Outline
@@ -70,12 +69,12 @@ def tell(run_dir: Path, about: dict[str, Any], *, rank: int | None, salvage: boo
     facts = _facts(run_dir, about, mine if begun else None, salvage, everyone=rank is None)
     outline, records, prints = _read(run_dir, mine if begun else None, salvage, set(diverged))
     box, curves = outline.packed()
-    training = about.get("settings", {}).get("machine") == training_machine().digest
+    plan = recording.plan_of(about)
     facts |= {
         "name": str(run_dir),
         "rank": mine,
-        "machine": drawing(outline.rows, training=training),
-        "training": training,
+        "machine": drawing(outline.rows, plan),
+        "whole": plan is not None,
         "rows": [list(row) for row in outline.rows],
         "lives": outline.lives,
         "transitions": len(outline),

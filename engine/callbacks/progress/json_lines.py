@@ -14,12 +14,15 @@ _KEYS = tuple(a.name for a in attrs.fields(Status))
 
 
 class JsonLines(Display):
-    """Shows a run in JSON lines: `event`, all fields of `Status`, and the facts of the event."""
+    """Shows a run in JSON lines: `event`, all fields of `Status`, and the facts of the event.
+
+    `counters` is there for states of a user's own class only.
+    """
 
     name = "json"
 
     def say(self, said: Said) -> None:
-        numbers = {key: getattr(said.status, key) for key in _KEYS}
+        numbers = {key: getattr(said.status, key) for key in _KEYS if key != "counters" or said.status.counters}
         self.stream.line(to_json(plain({"event": said.event, **numbers, **said.facts})).decode())
 
     def close(self) -> None:

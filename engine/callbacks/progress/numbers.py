@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
+
 from tachograph.drivers.lengths import length_of
 
 from .status import Pace, Status
 
 _OUTSIDE_AN_EPOCH = ("init", "sanity_check", "epoch_begin", "done", "exception")
+_OF_ALL = ("state", "seq", "stop_asked")
+_SHORT = 20
 _EVALUATING = ("sanity_check", "validate")
 
 
@@ -82,7 +86,15 @@ class Numbers:
         held = trainer.trainer_state
         done: int | None = getattr(held, "global_forward_batches", None)
         if done is None:  # a state of a user's own
-            return Status(state=state or held.state, seq=held.seq)
+            again = held.seq <= getattr(trainer, "announced_until", 0)
+            return Status(
+                state=state or held.state,
+                seq=held.seq,
+                loss=self._mean,
+                snapshot_age=None if self._saved is None else now - self._saved,
+                again=again,
+                counters=_counters(held),
+            )
         self.pace.look(now, done)
         between = held.batch_idx_in_epoch == 0 and held.cur_epoch_idx > 0 and held.state in _OUTSIDE_AN_EPOCH
         seq, evaluated, most = self._evaluation
@@ -116,6 +128,17 @@ class Numbers:
             left.append(float(limits.max_time - limits.seconds))
         known = [seconds for seconds in left if seconds is not None]
         return min(known) if known and len(known) == len(left) and min(known) > 0 else None
+
+
+def _counters(state: Any) -> dict[str, Any]:
+    """Return what a state of a user's own class counts: its numbers and short texts, but for what all states have."""
+    held = state if isinstance(state, dict) else attrs.asdict(state, recurse=False)
+    return {
+        name: value
+        for name, value in held.items()
+        if name not in _OF_ALL
+        and (type(value) in (int, float, bool) or (type(value) is str and 0 < len(value) <= _SHORT))
+    }
 
 
 def _evaluation_batches(trainer: Any, state: Any) -> int | None:

@@ -53,8 +53,9 @@ class Progress(Callback):
         mode: "rich": one live line in a terminal or a notebook; "tqdm": a bar of tqdm's; "plain": lines; "json": JSON
             lines; "auto": "rich" in a terminal or a notebook, else (a pipe, `TERM=dumb`, `CI`) "plain". Where there is
             no terminal, "rich" and "tqdm" are "plain" too. None shows nothing.
-        print_every: n >= 1: every n batches of the run; a time such as "10s": the first batch after it. None: "30s" for
-            lines, 0.2 seconds for a live line, which isn't drawn more often in any case.
+        print_every: n >= 1: every n batches of the run; a time such as "10s": the first batch after it. A machine of
+            your own that counts no batches is shown by its transitions. None: "30s" for lines, 0.2 seconds for a live
+            line, which isn't drawn more often in any case.
         loss_round_ndigit: digits of the loss behind the point. The loss is the mean over the batches since it was shown
             last.
         monitor: which result says whether a validation was better than the best so far; None takes the trainer's.
@@ -105,6 +106,25 @@ class Progress(Callback):
             self.on_train_batch_end = self._watch_batch  # type: ignore[method-assign]
             if display.live:
                 self.on_train_batch_begin = self._fetched  # type: ignore[method-assign]
+
+    def subscribe(self, listeners: Any) -> None:
+        """Hear every transition of a machine that counts no batches."""
+        machine = listeners.machine
+        if self.mode is None or any(row.event.__name__ == "Stepped" for row in machine.rows):
+            return
+        for name in machine.names:
+            if name not in machine.final:
+                listeners.add(name, self._moved, owner=self)
+
+    def _moved(self, trainer: Any) -> None:
+        if not self._going:
+            self._begin(trainer, "began")
+        if self._every.batches and trainer.trainer_state.seq % self._every.batches:
+            return
+        live = self._display.live or not self._every.batches
+        again = not self._display.live and trainer.trainer_state.seq <= trainer.announced_until
+        if not again and (not live or _world(trainer).timer() >= self._due):
+            self._show(trainer)
 
     # -- a batch -------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ class Status:
         evaluated: evaluation batches done in the evaluation in work.
         to_evaluate: evaluation batches in it.
         again: the process before this one had come past this point.
+        counters: of a state that is of a user's own class: its numbers and short texts, by their names.
     """
 
     state: str
@@ -48,6 +49,7 @@ class Status:
     evaluated: int | None = None
     to_evaluate: int | None = None
     again: bool = False
+    counters: dict[str, Any] = attrs.field(factory=dict)
 
 
 @attrs.frozen

@@ -39,7 +39,7 @@ class Words:
 
     def where(self, status: Status) -> str:
         """Say where a run is."""
-        parts = [epoch_of(status), batch_of(status)]
+        parts = [epoch_of(status), batch_of(status), counters_of(status)]
         if status.loss is not None:
             parts.append(f"loss {self.loss(status.loss)}")
         return "  ".join(filter(None, parts))
@@ -55,7 +55,7 @@ class Words:
         return {
             "state": f"{status.state} again" if status.again else status.state,
             "epoch": epoch_of(status),
-            "batch": batch_of(status),
+            "batch": batch_of(status) or counters_of(status),
             "evaluated": evaluated,
             "loss": "" if status.loss is None else f"loss {self.loss(status.loss)}",
             "results": "  ".join(f"{key} {number(value)}" for key, value in status.results.items()),
@@ -135,6 +135,13 @@ def batch_of(status: Status) -> str:
     return f"batch {status.batch:>{wide}}{_of(status.n_batches)}"
 
 
+def counters_of(status: Status) -> str:
+    """Write where a run is that counts no batches: its transition, and what its state counts."""
+    if status.batch is not None or status.epoch is not None or not status.seq:
+        return ""
+    return GAP.join([f"transition {status.seq:,}", *(f"{key} {number(held)}" for key, held in status.counters.items())])
+
+
 def rate_of(status: Status) -> str:
     """Write the rate; a slow one as seconds a batch."""
     rate = status.rate
@@ -196,7 +203,8 @@ def _noticed(words: Words, status: Status, facts: dict[str, Any]) -> str:
 
 def _ended(words: Words, status: Status, facts: dict[str, Any]) -> str:
     if facts.get("best") is None:
-        return ""
+        own = counters_of(status)
+        return f"{status.state} at {own}" if own else ""
     at = f"at validation {facts['best_at']} after batch {facts['best_batch']:,}"
     return f"best {facts['monitor']}: {number(facts['best'])} {at}"
 
