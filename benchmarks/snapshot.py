@@ -32,16 +32,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from figures import Figure, finish, parser, quartiles
 from torch import nn
 from torch.distributed.checkpoint import async_save
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 from tachograph.engine import Trainer
-
-if __package__:
-    from .figures import Figure, finish, parser, quartiles
-else:
-    from figures import Figure, finish, parser, quartiles
 
 LAYERS = 12
 OURS, COPY, SAVE, SYNCED, WHOLE = "ours", "the copy alone", "torch.save", "torch.save, fsync", "the whole snapshot"
@@ -201,7 +197,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
 
 
 def of_size(megabytes: int, options: argparse.Namespace) -> list[Figure]:
-    rounds = options.rounds or (3 if options.quick else max(5, min(40, 1500 // megabytes)))
+    rounds = options.rounds or (2 if options.quick else max(3, min(40, 1500 // megabytes)))
     seconds: dict[str, list[float]] = {}
     lost: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -242,7 +238,7 @@ def _of_losses(megabytes: int, lost: dict[str, list[float]]) -> Iterator[Figure]
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--rounds", type=int, help="rounds; each is done once in each (40, 15, 5 by size)")
+    options.add_argument("--rounds", type=int, help="rounds; each is done once in each (40, 15, 3 by size)")
     options.add_argument("--megabytes", type=int, nargs="+", help="of tensors (10 100 1000; --quick: 10)")
     finish(measure, options.parse_args())
 

@@ -100,7 +100,7 @@ def cpu_of_children() -> float:
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
-    rounds, transitions = (2, 10_000) if options.quick else (options.rounds, options.transitions)
+    rounds, transitions = (1, 4_000) if options.quick else (options.rounds, options.transitions)
     with compiled(), tempfile.TemporaryDirectory() as folder:
         return [*_of_commands(Path(folder), rounds, transitions), *_of_imports(rounds)]
 
