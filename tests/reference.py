@@ -233,6 +233,8 @@ def default_of(parameter: inspect.Parameter) -> str:
         return str(value.__name__)
     if isinstance(value, attrs.Factory):  # type: ignore[arg-type]
         return f"{value.factory.__name__}()"
+    if isinstance(value, (set, frozenset)) and value:
+        return f"{{{', '.join(sorted(map(repr, value)))}}}"  # in one order, whatever the strings' hashes are
     return repr(value).replace("NOTHING", "...")
 
 
