@@ -34,7 +34,6 @@ check: $(INSTALLED) ## ruff, mypy, and the rules of the house
 	@$(PYTEST) tests/test_house.py
 
 bench: $(INSTALLED) ## measure every budget, and write the tables and the plot of it: BENCH="--only growth" for a part
-	@$(BIN)/python -c 'import ignite' 2>/dev/null || $(INSTALL) -e '.[bench]' --config-settings editable_mode=strict
 	@$(BIN)/python benchmarks/table.py $(BENCH)
 
 docs: $(DOCS)/installed ## build the documentation: site/index.html, which needs no network

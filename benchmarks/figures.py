@@ -29,7 +29,7 @@ import attrs
 _BEGAN = (time.time(), os.getloadavg())  # of the process, since this is imported first
 KEPT = Path(__file__).with_name("figures.json")
 """The last figures of every script: what the tables and the plot are made of."""
-_DISTRIBUTIONS = ("torch", "numpy", "attrs", "msgspec", "transitions", "pytorch-ignite")
+_DISTRIBUTIONS = ("torch", "numpy", "attrs", "msgspec", "transitions")
 
 
 @attrs.frozen
@@ -192,7 +192,8 @@ def finish(measure: Callable[[argparse.Namespace], Sequence[Figure]], options: a
 def show(figures: Iterable[Figure]) -> None:
     """Print figures as a table, a curve in one row."""
     rows = list(rows_of(figures))
-    widths = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
+    columns = zip(*(row for row in rows if ": " not in row[1]), strict=True)  # a curve is as long as it is
+    widths = [max(map(len, column)) for column in columns] or [0] * 5
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip())
 

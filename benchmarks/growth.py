@@ -6,7 +6,7 @@ begun, and one of a run without a journal. Ratios are taken of such pairs, and m
 machine does at the time counts for both. Seconds are those of the thread's processor. At the same points another
 process opens the journal, reads its last record and seeks one in its middle.
 
-Then so many listeners that do nothing are subscribed, and the slope is taken of what a step costs.
+Before that, so many listeners that do nothing are subscribed, and the slope is taken of what a step costs.
 
     python benchmarks/growth.py --steps 1000000
     python benchmarks/growth.py --plot docs/performance.svg    (draws what benchmarks/figures.json holds)
@@ -18,6 +18,7 @@ import argparse
 import gc
 import json
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -196,7 +197,7 @@ def of_memory(long: Long) -> Iterator[Figure]:
     settled = [held for held in long.memory if held[0] >= SEALED] or long.memory
     (began, least, blocks), (ended, most, left) = settled[0], settled[-1]
     n = max(ended - began, 1)
-    yield from curve("resident memory", {seq: held for seq, held, _ in long.memory[::5]}, "MB", "transitions")
+    yield from curve("resident memory", {seq: held for seq, held, _ in long.memory[::10]}, "MB", "transitions")
     note = f"from transition {began:,} to {ended:,}: {least:.1f} MB, {most:.1f} MB"
     yield Figure(
         "memory that a transition adds to a long run", max(round((most - least) * 1e6 / n), 0), "B", 0, note=note
@@ -249,9 +250,8 @@ KINDS: dict[str, tuple[Callable[[Trainer], None], float | None]] = {
 }
 
 
-def heard(subscribe: Callable[[Trainer], None], count: int) -> float:
-    """Return µs a step of the stub, without a journal, with so many listeners."""
-    trainer = stubbed(None, 4)
+def heard(subscribe: Callable[[Trainer], None], count: int, trainer: Trainer) -> float:
+    """Return µs a step of a trainer, with so many listeners: its fastest epoch."""
     for _ in range(count):
         subscribe(trainer)
     times: list[float] = []
@@ -261,13 +261,30 @@ def heard(subscribe: Callable[[Trainer], None], count: int) -> float:
     return min(end - begin for begin, end in zip(times[::2], times[1::2], strict=True)) / EPOCH * 1e6
 
 
+def first(rounds: int, folder: Path) -> Figure:
+    """Tell what the first listener costs where there is a journal, in a torch run.
+
+    A transition that somebody hears is written before they hear of it; others are written several at a time.
+    """
+    taken: dict[int, list[float]] = {0: [], 1: []}
+    for number in range(rounds):
+        for count in random.sample((0, 1), 2):
+            run_dir = folder / f"{number}-{count}"
+            taken[count].append(heard(functions, count, trained(run_dir, 3)))
+            shutil.rmtree(run_dir)
+    spent = statistics.median(one - none for none, one in zip(taken[0], taken[1], strict=True))
+    return Figure(
+        "the first listener at each batch's end, with a journal", spent, "µs", note="a step; torch, small MLP"
+    )
+
+
 def of_listeners(rounds: int) -> Iterator[Figure]:
     """Tell what listeners cost."""
     for name, (subscribe, budget) in KINDS.items():
         taken: dict[int, list[float]] = {count: [] for count in COUNTS}
         for _ in range(rounds):
             for count in random.sample(COUNTS, len(COUNTS)):
-                taken[count].append(heard(subscribe, count))
+                taken[count].append(heard(subscribe, count, stubbed(None, 4)))
         slopes = [slope({count: held[n] for count, held in taken.items()}) for n in range(rounds)]
         points = {count: statistics.median(held) for count, held in taken.items()}
         yield from curve(f"with so many: {name}", points, "µs", "number", "a step of the stub, no journal")
@@ -299,6 +316,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         options.steps, options.torch_steps, options.pairs, options.rounds = 10_000, 1000, 2, 1
     figures = list(of_listeners(options.rounds))
     with folder_of(options) as folder:
+        figures.append(first(options.rounds, folder))
         long = Long(stubbed, options.steps, options.pairs)
         long.run(folder)
     figures += [*of_memory(long), *of_long("stub", long), *of_journal(long)]

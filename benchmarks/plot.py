@@ -98,10 +98,10 @@ PANELS = (
         },
     ),
     Panel(
-        "A step of several ranks over gloo, µs",
+        "A step of several ranks over gloo, µs of the processor",
         "ranks, on {cores} cores",
         {
-            ("ranks", "a bare step, by ranks"): "a bare DDP loop",
+            ("ranks", "a bare step's processor time, by ranks"): "a bare DDP loop",
             ("ranks", "journal on, above the bare loop, by ranks"): "journal on, above",
             ("ranks", "journal off, above the bare loop, by ranks"): "journal off, above",
         },

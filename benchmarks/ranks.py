@@ -2,11 +2,12 @@
 
 The small work (a 32-64-2 MLP with Adam, batch 16 for each rank, one thread), over gloo on this machine, of 1 to 4
 ranks. The ranks run every contender once in each round, in the same random order, and the difference to the bare loop
-of the same round is taken; medians over the rounds. A vote is what the ranks take together between epochs, and at the
-end of a step at which one of them has asked for it; a run that nobody asks anything of takes none.
+of the same round is taken; medians over the rounds. What is above the bare loop is time of the first rank's processor,
+all its threads together: the clock of a rank runs while it waits for the others. A vote is what the ranks take between
+epochs, and after a step before which one of them has asked for something; each waits for all others in it.
 
-Where there are more ranks than cores they wait for each other's share of the processor: then a step's own time grows
-with their number, and what is above it with it.
+Where there are more ranks than cores they wait for a core, and then by the clock a step takes longer the more of them
+there are.
 
     python benchmarks/ranks.py --rounds 40 --worlds 2
 """
@@ -30,7 +31,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from figures import Figure, curve, finish, parser
+from figures import Figure, curve, finish, number, parser
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
@@ -39,7 +40,20 @@ from work import BATCH, QUIET, model, samples
 from tachograph.drivers.ddp import TorchDDPDriver
 from tachograph.engine import Trainer
 
-VOTES = 1000
+VOTES = 500
+
+Seen = dict[str, list[float]]  # contender, or "contender, cpu" -> µs a step, for each round
+
+
+Spent = tuple[float, float]  # seconds of the clock, and of this process's processor
+
+
+def now() -> Spent:
+    return time.perf_counter(), time.process_time()
+
+
+def between(began: Spent, ended: Spent) -> Spent:
+    return ended[0] - began[0], ended[1] - began[1]
 
 
 class Work:
@@ -52,26 +66,26 @@ class Work:
         net = model()
         return net, torch.optim.Adam(net.parameters())
 
-    def bare(self) -> float:
+    def bare(self) -> Spent:
         net, optimizer = self.new()
         wrapped = DistributedDataParallel(_Losses(net))
         loader = DataLoader(self.data, batch_size=BATCH, sampler=DistributedSampler(self.data))
-        began = time.perf_counter()
+        began = now()
         for batch in loader:
             wrapped(batch).backward()
             optimizer.step()
             optimizer.zero_grad()
-        return time.perf_counter() - began
+        return between(began, now())
 
-    def ours(self, run_dir: Path | None) -> float:
+    def ours(self, run_dir: Path | None) -> Spent:
         net, optimizer = self.new()
         loader = DataLoader(self.data, batch_size=BATCH, shuffle=True)
         trainer = Trainer(net, "torch_ddp", loader, optimizer, n_epochs=1, run_dir=run_dir, **QUIET)
-        times: list[float] = []
-        trainer.on("on_train_epoch_begin", lambda trainer: times.append(time.perf_counter()))
-        trainer.on("on_train_epoch_end", lambda trainer: times.append(time.perf_counter()))
+        times: list[Spent] = []
+        trainer.on("on_train_epoch_begin", lambda trainer: times.append(now()))
+        trainer.on("on_train_epoch_end", lambda trainer: times.append(now()))
         trainer.run()
-        return times[1] - times[0]
+        return between(*times)
 
 
 class _Losses(torch.nn.Module):
@@ -101,64 +115,69 @@ def rank_of(rank: int, world: int, port: int, rounds: int, steps: int, folder: s
     dist.init_process_group("gloo")
     work, run_dir = Work(steps, world), Path(folder) / "run"
 
-    def journal_on() -> float:
+    def journal_on() -> Spent:
         if rank == 0:
             shutil.rmtree(run_dir, ignore_errors=True)
         dist.barrier()
         return work.ours(run_dir)
 
-    contenders: dict[str, Callable[[], float]] = {
+    contenders: dict[str, Callable[[], Spent]] = {
         "bare": work.bare,
         "off": lambda: work.ours(None),
         "on": journal_on,
     }
     order = random.Random(0)
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(rounds + 1):
+    seen: dict[str, list[float]] = {f"{name}{clock}": [] for name in contenders for clock in ("", ", cpu")}
+    for count in range(rounds + 1):
         for name in order.sample(list(contenders), len(contenders)):
             gc.collect()
             dist.barrier()
             took = contenders[name]()
-            if number:  # the first round warms up
-                seconds[name].append(took / steps * 1e6)
-    seconds["vote"] = [vote() * 1e6 if world > 1 else 0.0]
+            if count:  # the first round warms up
+                for clock, spent in zip(("", ", cpu"), took, strict=True):
+                    seen[f"{name}{clock}"].append(spent / steps * 1e6)
+    seen["vote"] = [vote() * 1e6 if world > 1 else 0.0]
     if rank == 0:
-        (Path(folder) / "seen").write_text(json.dumps(seconds))
+        (Path(folder) / "seen").write_text(json.dumps(seen))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def seen_by(world: int, rounds: int, steps: int) -> dict[str, list[float]]:
-    """Start so many ranks; return the µs a step of each contender, and of a vote."""
+def seen_by(world: int, rounds: int, steps: int) -> Seen:
+    """Start so many ranks; return what the first one saw, with the µs of a vote."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(rank_of, (world, port, rounds, steps, folder), nprocs=world)
-        seen: dict[str, list[float]] = json.loads((Path(folder) / "seen").read_text())
+        seen: Seen = json.loads((Path(folder) / "seen").read_text())
     return seen
 
 
-def told(seen: dict[int, dict[str, list[float]]]) -> Iterator[Figure]:
+def told(seen: dict[int, Seen]) -> Iterator[Figure]:
     """Tell of each number of ranks."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     note = f"{cores} cores"
 
-    def points(of: Callable[[dict[str, list[float]]], float]) -> dict[float, float]:
+    def points(of: Callable[[Seen], float]) -> dict[float, float]:
         return {world: of(held) for world, held in seen.items()}
 
-    def above(name: str) -> Callable[[dict[str, list[float]]], float]:
-        return lambda held: statistics.median(a - b for a, b in zip(held[name], held["bare"], strict=True))
+    def above(name: str, clock: str = ", cpu") -> Callable[[Seen], float]:
+        def told(held: Seen) -> float:
+            pairs = zip(held[f"{name}{clock}"], held[f"bare{clock}"], strict=True)
+            return statistics.median(a - b for a, b in pairs)
+
+        return told
 
     yield from curve("a bare step", points(lambda held: statistics.median(held["bare"])), "µs", "ranks", note)
+    own = points(lambda held: statistics.median(held["bare, cpu"]))
+    yield from curve("a bare step's processor time", own, "µs", "ranks", "of the first rank")
     for name in ("off", "on"):
         title = f"journal {name}, above the bare loop"
-        yield from curve(title, points(above(name)), "µs", "ranks", "medians of pairs")
+        clock = "; ".join(f"{world}: {number(above(name, '')(held))}" for world, held in seen.items())
+        yield from curve(title, points(above(name)), "µs", "ranks", f"processor time; by the clock {clock}")
     votes = {world: held["vote"][0] for world, held in seen.items() if world > 1}
-    yield from curve("a vote", votes, "µs", "ranks", f"mean of {VOTES}; a step takes none")
-    for world, held in seen.items():
-        share = above("on")(held) / statistics.median(held["bare"])
-        yield Figure(f"{world} ranks: journal on, of a bare step", share, note="above it, as a share of it")
+    yield from curve("a vote", votes, "µs", "ranks", f"mean of {VOTES}, by the clock")
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
@@ -170,8 +189,8 @@ def measure(options: argparse.Namespace) -> list[Figure]:
 
 def main() -> None:
     options: Any = parser(__doc__)
-    options.add_argument("--rounds", type=int, default=25, help="rounds; each contender runs once in each (25)")
-    options.add_argument("--steps", type=int, default=100, help="steps a run (100)")
+    options.add_argument("--rounds", type=int, default=12, help="rounds; each contender runs once in each (12)")
+    options.add_argument("--steps", type=int, default=60, help="steps a run (60)")
     options.add_argument("--worlds", default="1,2,3,4", help="numbers of ranks (1,2,3,4)")
     finish(measure, options.parse_args())
 
