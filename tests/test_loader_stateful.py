@@ -681,6 +681,31 @@ def test_a_run_over_a_loader_with_a_state_goes_on_from_every_batch(tmp_path: Pat
         assert (before + between + after, resumed) == (whole, chain)
 
 
+CUT: dict[str, Callable[[], Any]] = {
+    "torchdata's, a stream": lambda: StatefulDataLoader(Stream(24), batch_size=4),
+    "torchdata's, a stream that counts its epochs": lambda: StatefulDataLoader(Counting(24), batch_size=4),
+    "torchdata's, a stream in workers": lambda: StatefulDataLoader(Stream(24), batch_size=4, num_workers=2),
+    "torch's, a stream": lambda: DataLoader(Stream(24), batch_size=4),
+    "one's own": lambda: OwnLoader(24),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("stop", ["step -> fetch", "fetch -> epoch_end", "epoch_end -> epoch_begin"])
+def test_after_an_epoch_that_was_cut_short_the_next_one_begins_where_it_does_in_a_straight_run(
+    tmp_path: Path, name: str, stop: str
+) -> None:
+    """R21, R35: torchdata forgets a stream in workers where it was cut; a resume just there begins as it does."""
+    make = CUT[name]
+    settings = {"limit_train_batches": 2, "n_epochs": 3}
+    whole, chain = trained(make, tmp_path / "straight", **settings)
+    assert len(whole) == 6
+    count = 4 if stop == "step -> fetch" else 2
+    before, _ = trained(make, tmp_path / "run", stop_at(stop, count), **settings)
+    after, resumed = trained(make, tmp_path / "run", **settings)
+    assert (before + after, resumed) == (whole, chain)
+
+
 def test_a_run_goes_on_in_the_same_object_with_its_loader_where_it_was(tmp_path: Path) -> None:
     whole, _ = trained(RUNS["one's own"], tmp_path / "straight")
     for name in ("one's own", "torchdata's, a stream"):

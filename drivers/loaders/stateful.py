@@ -21,6 +21,7 @@ from .source import Tell, has_state, warned
 from .streams import StreamState
 
 _KEYS = frozenset(("held", "epoch", "at", "turns", "before"))
+_LATER = frozenset(("cut",))  # what older snapshots don't have
 
 
 class StatefulSource(Iterated):
@@ -33,12 +34,12 @@ class StatefulSource(Iterated):
         self, dataloader: Any, seed: int, max_batches: int, tell: Tell = warned, rounds: Rounds | None = None
     ) -> None:
         super().__init__(dataloader, seed, max_batches, tell, rounds)
+        self._took = self._over = self._anew = self._checked = False
         self._holder = self._read if has_state(dataloader) else StreamState(self._ours["dataset"])
         what = "training loader" if has_state(dataloader) else "dataset"
         self._name = f"the {what}, a {type(dataloader if has_state(dataloader) else dataloader.dataset).__name__},"
         self._to_load: dict[str, Any] | None = None
         self._here = self._before = self._position(None, 0)
-        self._took = self._over = self._anew = self._checked = False
         self._all_plain = True
 
     def _double(self) -> Any:
@@ -56,11 +57,17 @@ class StatefulSource(Iterated):
             raise RestoreFault(f"there is no state of {self._name} for batch {done} of epoch {epoch}")
         if loaded is not None and loaded["epoch"] == epoch and loaded["at"] > done:
             loaded = loaded["before"]  # its last batch was fetched, and left at a limit
+        cut = loaded is not None and loaded["epoch"] != epoch and loaded.get("cut", False)
+        if cut and self._forgets():
+            loaded = self._position(None, epoch)
         self._here = self._at_boundary() if loaded is None else loaded
         self._took = self._over = self._anew = False
         self._stand(epoch, 0)
         if loaded is not None:
             self._apply(loaded, epoch, done)
+            if cut and (is_torchdata(self._loader) or self._holder is not self._read):
+                self._stand(epoch, 0)  # its state is in the midst of an iteration that nobody goes on with
+                self._iterate()
         return self._length_behind(done, samples)
 
     def _length_behind(self, done: int, samples: int | None) -> int | None:
@@ -76,10 +83,13 @@ class StatefulSource(Iterated):
 
     def _at_boundary(self) -> dict[str, Any]:
         """Where the next epoch begins: at the state that the last one has left."""
-        cut = self._took and not self._over and is_torchdata(self._loader)
-        if cut and (self._loader.num_workers or not has_state(self._loader.dataset)):
-            return self._position(None, self._epoch)  # torchdata forgets an epoch that was cut short
+        if self._took and not self._over and self._forgets():
+            return self._position(None, self._epoch)
         return self.state()
+
+    def _forgets(self) -> bool:
+        """Whether an epoch that was cut short leaves nothing behind: torchdata begins anew."""
+        return is_torchdata(self._loader) and bool(self._loader.num_workers or not has_state(self._loader.dataset))
 
     def _apply(self, loaded: dict[str, Any], epoch: int, done: int) -> None:
         """Give the loader its state and begin its iteration, so that what can't be applied is refused here."""
@@ -133,7 +143,7 @@ class StatefulSource(Iterated):
         self, held: Any, epoch: int, at: int = 0, turns: Any = None, before: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         before = None if before is None else {**before, "before": None}
-        return {"held": held, "epoch": epoch, "at": at, "turns": turns, "before": before}
+        return {"held": held, "epoch": epoch, "at": at, "turns": turns, "before": before, "cut": not self._over}
 
     def state(self, again: bool = False) -> dict[str, Any]:
         if self._to_load is not None:
@@ -148,7 +158,7 @@ class StatefulSource(Iterated):
         return self._position(held, self._epoch, self._at, self._turns.state(), self._before)
 
     def check(self, held: Any) -> None:
-        if not isinstance(held, dict) or held.keys() != _KEYS:
+        if not isinstance(held, dict) or held.keys() | _LATER != _KEYS | _LATER:
             raise RestoreFault(f"the snapshot holds no state of {self._name} which needs one to go on")
 
     def load(self, held: Any) -> None:
