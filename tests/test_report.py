@@ -854,13 +854,27 @@ def test_a_failed_run_shows_its_error_and_the_state_it_struck(view: Browser, run
 
 
 @in_browser
-def test_a_run_of_a_users_machine_is_drawn_from_what_it_did(view: Browser, run_dir: Path) -> None:
-    show(view, played(run_dir, lambda state: Played(reward=1.5, word=f"w{state.games}")))
+def test_a_run_of_a_users_machine_is_drawn_from_what_it_did_where_it_keeps_no_table(
+    view: Browser, run_dir: Path
+) -> None:
+    played(run_dir, lambda state: Played(reward=1.5, word=f"w{state.games}"))
+    about = recording.load(run_dir)
+    del about["machine"]  # as versions before this one wrote it
+    recording.write_json(run_dir / "run.json", about)
+    show(view, run_dir)
     assert set(view.run("[...document.querySelectorAll('.state')].map((e) => e.dataset.state)")) == {"play", "done"}
     jump(view, 3)
     assert lit(view) == ["play"]
     assert {"reward": "1.5", "games": "3 was 2"}.items() <= fields(view).items()
     assert "Drawn from the transitions that the run took" in view.text(".card")
+
+
+@in_browser
+def test_a_run_of_a_users_machine_is_drawn_whole(view: Browser, run_dir: Path) -> None:
+    show(view, played(run_dir, lambda state: Played(reward=1.5, word=f"w{state.games}")))
+    drawn = view.run("[...document.querySelectorAll('.state')].map((e) => e.dataset.state)")
+    assert set(drawn) == {"play", "done", "exception"}
+    assert "Drawn from the transitions that the run took" not in view.text(".card")
 
 
 @in_browser

@@ -154,7 +154,8 @@ def kind_of(field: str) -> str:
 @functools.cache
 def _built_in() -> frozenset[str]:
     """Return the names of the fields of the training machine's events."""
-    return frozenset(field.name for cls in training_machine().event_classes.values() for field in attrs.fields(cls))
+    classes: Collection[Any] = training_machine().event_classes.values()
+    return frozenset(field.name for cls in classes for field in attrs.fields(cls))
 
 
 _IN_SNAPSHOTS = {"model": "parameters", "generators": "rng", **{name: name for name in PARTS}}

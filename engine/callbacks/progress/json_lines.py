@@ -14,15 +14,12 @@ _KEYS = tuple(a.name for a in attrs.fields(Status))
 
 
 class JsonLines(Display):
-    """Shows a run in JSON lines: `event`, all fields of `Status`, and the facts of the event.
-
-    `counters` is there for states of a user's own class only.
-    """
+    """Shows a run in JSON lines: `event`, all fields of `Status`, and the facts of the event."""
 
     name = "json"
 
     def say(self, said: Said) -> None:
-        numbers = {key: getattr(said.status, key) for key in _KEYS if key != "counters" or said.status.counters}
+        numbers = {key: getattr(said.status, key) for key in _KEYS}
         self.stream.line(to_json(plain({"event": said.event, **numbers, **said.facts})).decode())
 
     def close(self) -> None:
