@@ -316,12 +316,12 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         options.steps, options.torch_steps, options.pairs, options.rounds = 10_000, 1000, 2, 1
     figures = list(of_listeners(options.rounds))
     with folder_of(options) as folder:
-        figures.append(first(options.rounds, folder))
         long = Long(stubbed, options.steps, options.pairs)
         long.run(folder)
     figures += [*of_memory(long), *of_long("stub", long), *of_journal(long)]
-    if options.torch_steps:
+    if options.torch_steps:  # last, so that what came before was measured in a process without torch
         with folder_of(options) as folder:
+            figures.append(first(options.rounds, folder))
             other = Long(trained, options.torch_steps, options.pairs)
             other.run(folder)
         figures += of_long("torch", other)
