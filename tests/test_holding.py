@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tachograph.drivers import StubDriver
 from tachograph.engine import Callback, Trainer
 from tachograph.engine.journal import Journal, JournalLock, JournalWriteError, JournalWriter, Recovery, recover
 from tachograph.engine.journal.files import HELD
+from tachograph.engine.world import World
 from tachograph.states import Fetched, Stepped, TrainerState
 
 from .test_journal_support import HalfThen, Quick, Transition, folder, only_file, run, writer
@@ -311,11 +313,14 @@ def test_a_sigkill_in_the_midst_of_quick_steps_loses_no_committed_transition(tmp
 
 
 def test_a_snapshot_that_is_written_beside_the_run_leaves_what_is_held_to_the_run(tmp_path: Path) -> None:
-    """The thread that writes it waits for the journal, and may do so while the next steps are held."""
-    for n in range(6):
-        trainer = Trainer(
-            None, StubDriver(), list(range(300)), None, n_epochs=3, run_dir=tmp_path / str(n), snapshot_every=20,
-            keep_snapshots=1, progress_bar=None,
-        )  # fmt: skip
-        trainer.run()
-        assert [r.seq for r in Journal(tmp_path / str(n))] == list(range(1, trainer.trainer_state.seq + 1))
+    """The thread that writes it waits for the journal, and may do so while the next steps are held, or become lines."""
+
+    class Slow(Quick):
+        def write(self, fd: int, data: bytes) -> int:
+            time.sleep(0.003)
+            return super().write(fd, data)
+
+    trainer = trained(tmp_path / "run", snapshot_every=7, keep_snapshots=1)
+    trainer.world = World(files=Slow(), clock=clock())  # so that the steps are quick ones nevertheless
+    trainer.run()
+    assert [r.seq for r in Journal(tmp_path / "run")] == list(range(1, trainer.trainer_state.seq + 1))
