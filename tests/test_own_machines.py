@@ -49,7 +49,7 @@ def test_a_machine_of_ones_own_is_deterministic_by_its_seed(tmp_path: Path) -> N
 
 
 def test_the_seed_of_an_engine_decides_on_what_is_drawn_and_is_kept_in_the_settings(tmp_path: Path) -> None:
-    """T22: as a trainer's."""
+    """As a trainer's is."""
     runs = {seed: game(tmp_path / str(seed), seed=seed) for seed in (1, 2, None)}
     for engine in runs.values():
         engine.run()
@@ -80,7 +80,7 @@ def ended(state: Any) -> Any:
 
 
 def test_values_in_the_engine_s_state_are_saved_with_every_snapshot(run_dir: Path) -> None:
-    """T23."""
+    """What a resumed run reads there is what was there."""
     engine = game(run_dir)
     engine.on("judge -> learn", lambda engine: engine.request_snapshot())
     engine.on("learn -> play", lambda engine: engine.stop("enough"))
@@ -169,7 +169,7 @@ def cut(run_dir: Path, **settings: Any) -> None:
 
 
 def test_a_torch_driver_needs_no_loader_and_says_so_where_one_is_asked_for() -> None:
-    """D3: all that a state's work does by itself works without one."""
+    """All that a state's work does by itself works without one."""
     driver = choose_driver("torch", nn.ModuleDict({"a": nn.Linear(1, 1)}))
     driver.setup(0, True)
     driver.zero_grad()
@@ -477,7 +477,7 @@ def lambda_named(state: Any, event: Any) -> bool:
 
 
 def test_a_number_counts_transitions_where_a_machine_counts_no_batches(run_dir: Path) -> None:
-    """T23: and a time is looked at after each."""
+    """A time is looked at after each."""
     game(run_dir, snapshot_every=4).run()
     taken = [record.data["at"] for record in Journal(run_dir).sides() if record.kind == "saved"]
     assert taken == [4, 8, 12]
@@ -550,7 +550,7 @@ def counting(run_dir: Path | None, limit: int, driver: Any = None) -> Engine:
 
 
 def test_a_run_of_ones_own_is_extended_by_raising_its_limit(tmp_path: Path) -> None:
-    """T24: it re-enters before the decision that ended it, which is made anew; all bits are the straight run's."""
+    """It re-enters before the decision that ended it, which is made anew; all bits are the straight run's."""
     straight = counting(tmp_path / "straight", 5)
     straight.run()
     counting(tmp_path / "run", 3).run()
@@ -585,7 +585,7 @@ def lived(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Engin
 
 
 def test_a_run_s_machine_is_drawn_and_told_without_its_program(lived: tuple[Engine, Path]) -> None:
-    """C12."""
+    """The drawing is the machine's own."""
     engine, run_dir = lived
     assert "\n".join(cli("graph", run_dir).lines) + "\n" == engine.machine.mermaid()
     rows = cli("graph", run_dir, "--table").lines
@@ -680,7 +680,7 @@ def test_filters_thin_transitions_of_ones_own_and_their_counts_survive_a_resume(
 @pytest.mark.parametrize("bar", ["plain", "json", "rich", "tqdm"])
 @pytest.mark.parametrize("build", [blurring, game])
 def test_its_progress_is_shown(build: Any, bar: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """C20: the state's name, the transition, and the state's own counters."""
+    """The state's name, the transition, and the state's own counters."""
     engine = build(None)
     engine.add_callback(Progress(bar))
     engine.run()
