@@ -1,9 +1,9 @@
 """How many instructions a training step takes above a bare loop's: ours with the journal on and off, and others'.
 
-The work is that of `overhead.py`, and so are the environments; the processes run under callgrind. The same steps take
-the same instructions, within a fraction of a percent, whatever else the machine does. An instruction isn't a time: what
-waits for memory costs more than what doesn't. Needs valgrind; a library needs its environment, which
-`python benchmarks/peers` makes.
+The work is that of `overhead.py`, and so are the environments; the processes run under callgrind, which counts what all
+of their threads execute, but not what the kernel does for them. The same steps take the same instructions, within a few
+thousand, whatever else the machine does. An instruction isn't a time: what waits for memory costs more than others.
+Needs valgrind; a library needs its environment, which `python benchmarks/peers` makes.
 
     python benchmarks/instructions.py                 ours, ignite's and the cheapest peer's: two minutes
     python benchmarks/instructions.py --only tachograph,ignite,fastnlp,skorch,torchtnt
