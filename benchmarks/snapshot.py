@@ -42,7 +42,7 @@ from tachograph.engine import Trainer
 LAYERS = 12
 OURS, COPY, SAVE, SYNCED, WHOLE = "ours", "the copy alone", "torch.save", "torch.save, fsync", "the whole snapshot"
 FIRST, DCP, KEPT = "ours, the first", "DCP async_save", "DCP async_save, stager kept"
-NOTHING, SLOWER = "nothing", "slower"
+NOTHING, SLOWER, WORKED = "nothing", "slower", "worked"
 NAMES = {OURS: "a snapshot", SAVE: "torch.save"}
 
 
@@ -175,17 +175,19 @@ def losses(work: Work, rounds: int, lost: dict[str, list[float]]) -> Iterator[No
     acts: dict[str, Callable[[], object]] = {NOTHING: lambda: None, OURS: work.trainer._snapshot, SAVE: work.save}
     for _ in range(rounds):
         spent: dict[str, float] = {}
+        worked: dict[str, float] = {}
         for name in random.sample(list(acts), len(acts)):
             gc.collect()
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.thread_time()
             acts[name]()
             for _ in range(steps + 2):
                 yield
-            spent[name] = time.perf_counter() - began
+            spent[name], worked[name] = time.perf_counter() - began, time.thread_time() - cpu
             work.wait()
         lost.setdefault(OURS, []).append(spent[OURS] - spent[NOTHING])
         lost.setdefault(SAVE, []).append(spent[SAVE] - spent[NOTHING])
         lost.setdefault(SLOWER, []).append(spent[OURS] / spent[NOTHING] - 1)
+        lost.setdefault(WORKED, []).append(worked[OURS] / worked[NOTHING] - 1)
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
@@ -232,8 +234,9 @@ def _of_losses(megabytes: int, lost: dict[str, list[float]]) -> Iterator[Figure]
         low, middle, high = (value * 1e3 for value in quartiles(lost[name]))
         note = f"a run's clock; quartiles {low:.1f} and {high:.1f}"
         yield Figure(f"{size}: a run loses by {NAMES[name]}", middle, "ms", note=note)
-    slower = statistics.median(lost[SLOWER])
-    yield Figure(f"{size}: steps beside the writing are slower by", slower * 100, "%", note="the stall among them")
+    slower, worked = (statistics.median(lost[name]) * 100 for name in (SLOWER, WORKED))
+    note = f"{worked:.0f} % of the training thread's processor time; the stall is among them"
+    yield Figure(f"{size}: steps beside the writing are slower by", slower, "%", note=note)
 
 
 def main() -> None:
