@@ -98,7 +98,7 @@ PANELS = (
         },
     ),
     Panel(
-        "A step of several ranks over gloo, µs of the processor",
+        "A step of several ranks, µs of a processor",
         "ranks, on {cores} cores",
         {
             ("ranks", "a bare step's processor time, by ranks"): "a bare DDP loop",
@@ -183,7 +183,7 @@ def _panel(panel: Panel, curves: Mapping[Key, Points], runs: Mapping[str, Run]) 
 
 
 def _lines(panel: Panel, shown: Mapping[Key, Points], x: Axis, y: Axis) -> Iterator[str]:
-    taken: list[float] = [] if panel.most is None else [y(panel.most)]
+    taken: list[float] = [] if panel.most is None else [y(panel.most) + 4]
     named = dict(zip(panel.lines, "abcde", strict=False))
     for key in sorted(shown, key=lambda key: y(shown[key][-1][1])):  # from above, so that labels make way downwards
         colour = f"var(--{named[key]})"
@@ -198,8 +198,8 @@ def _lines(panel: Panel, shown: Mapping[Key, Points], x: Axis, y: Axis) -> Itera
         while any(abs(place - other) < 13 for other in taken):
             place += 1
         taken.append(place)
-        beside, label = points[-1][0] + 8, escape(panel.lines[key])
-        yield f'<text x="{beside:.1f}" y="{place:.1f}" style="fill: {colour}">{label}</text>'
+        label = escape(panel.lines[key])
+        yield f'<text x="{WIDTH - RIGHT + 8}" y="{place:.1f}" style="fill: {colour}">{label}</text>'
 
 
 def curves_of(runs: Mapping[str, Run]) -> dict[Key, Points]:

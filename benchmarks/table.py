@@ -37,9 +37,9 @@ MARKED = re.compile(r"(<!-- measured: ([^\n]*) -->\n)(.*?)(<!-- end of measured 
 COSTS = (
     ("a step with the journal, above a bare loop's", "overhead", "a step, journal on"),
     ("a step without a journal, above a bare loop's", "overhead", "a step, journal off"),
-    ("a transition's record, appended to the journal", "growth", "an append, by records"),
+    ("a transition's record in the journal, in a loop that does nothing else", "growth", "an append, by records"),
     (
-        "the first listener at each batch's end, with a journal",
+        "the first listener at each batch's end, with a journal, in a torch run",
         "growth",
         "the first listener at each batch's end, with a journal",
     ),
@@ -48,8 +48,9 @@ COSTS = (
     ("the same, inside a step", "growth", "a listener inside a step"),
     ("the same, given the event", "growth", "a listener that is given the event"),
     ("the same, thinned by `every=100`, a batch", "growth", "a listener with every=100"),
-    ("fingerprints every 100 updates of 8 MB of weights", "fingerprints", "512-1024-1024-512: every 100 updates"),
-    ("fingerprints at each of these updates", "fingerprints", "512-1024-1024-512: at each update"),
+    ("fingerprints of a small MLP every 100 updates, a step", "fingerprints", "32-64-2: every 100 updates"),
+    ("fingerprints of it at each update", "fingerprints", "32-64-2: at each update"),
+    ("fingerprints of 8 MB of weights at each update", "fingerprints", "512-1024-1024-512: at each update"),
     ("a vote of the most ranks, when one of them asks for something", "ranks", "a vote, by ranks"),
 )
 """What a user can turn on and off: (title, script, figure or curve; of a curve, its last point)."""
