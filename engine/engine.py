@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -94,7 +94,8 @@ class Engine(Interruptions):
 
     seed: int | None
 
-    _unheard: Collection[type[Event]] = ()  # events of the engine's own making; see `JournalWriter.hold`
+    _quick: Mapping[type[Event], str] = {}  # events that may be held, and where they lead; see `JournalWriter.hold`
+    _untold = 0  # the last transition that was committed, though nobody heard of it
 
     def __init__(
         self,
@@ -342,13 +343,14 @@ class Engine(Interruptions):
         recorder, heard = self._recorder, self._index[source, kind, dest]
         if recorder is not None:
             try:
-                if heard or kind not in self._unheard or self.listeners.hear_steps:
-                    recorder.append(source, event, after)
-                else:
+                if self._quick.get(kind) == dest:
                     recorder.hold(source, event, before, after)
+                else:
+                    recorder.append(source, event, after)
             except BaseException as error:
                 if isinstance(error, JournalWriteError) or recorder.seq == after.seq:
                     self.trainer_state = after  # its work is done, though nobody will hear of it
+                    self._untold = after.seq
                 raise
         self.trainer_state = after
         if heard:

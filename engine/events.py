@@ -225,16 +225,6 @@ class Events(metaclass=_Moments):
     """The moments by name: `Events.on_train_batch_end`, or thinned, `Events.on_train_batch_end(every=100)`."""
 
 
-WITHIN_STEP = frozenset(
-    f"on_{name}"
-    for name in (
-        *("before_backward", "after_backward", "before_optimizer_step", "skipped_optimizer_step"),
-        *("after_optimizer_step", "before_zero_grad", "after_zero_grad", "log"),
-    )
-)
-"""The moments that lie within *step*."""
-
-
 def hangs_on(source: str, event: str, dest: str) -> list[str]:
     """Say which moments hang on a transition, in the order they are heard: ends first, then begins.
 

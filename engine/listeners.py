@@ -23,7 +23,7 @@ from tachograph.states.errors import CallerError, TachographError, nearest
 from .arity import check_arity, code_of, name_of, takes_event
 from .callbacks.callback import ALIASES, MOMENTS, Callback, half_a_memory
 from .elsewhere import MOMENTS_ELSEWHERE, instead
-from .events import WITHIN_STEP, EventsList, Filter, Moment, hangs_on, moment_name
+from .events import EventsList, Filter, Moment, hangs_on, moment_name
 
 Give = Callable[[Any, Any], tuple[Any, ...]]
 Heard = tuple[tuple[Callable[..., Any], "Give | None"], ...]
@@ -120,7 +120,6 @@ class Listeners:
         machine: its names of states and events are what can be subscribed to, beside the moments.
 
     Attributes:
-        hear_steps: somebody hears a moment that lies within *step*.
         hear_events: somebody is given events, and so may look at what they measured.
     """
 
@@ -131,7 +130,7 @@ class Listeners:
         self.callbacks: dict[str, Callback] = {}
         self.index = _Index(self._heard)
         self.inside: dict[str, tuple[Callable[..., Any], ...]] = {}
-        self.hear_events = self.hear_steps = False
+        self.hear_events = False
         self._hushed = False
 
     @contextlib.contextmanager
@@ -292,7 +291,6 @@ class Listeners:
         self._subscriptions.sort(key=lambda s: s.order)
         self.hear_events = any(s.kind != "moment" for s in self._subscriptions)
         on_moments = {s.point for s in self._subscriptions if s.kind == "moment"}
-        self.hear_steps = not on_moments.isdisjoint(WITHIN_STEP)
         self.inside = {name: tuple(s.call(self._hushed) for s in self._at("moment", name)) for name in on_moments}
 
     def _at(self, kind: str, point: str) -> list[Subscription]:

@@ -36,7 +36,7 @@ class Recorder:
 
     Attributes:
         append: commit one transition: `append(source, event, state)`.
-        hold: commit one that nobody hears: `hold(source, event, before, state)`.
+        hold: commit one that may be held: `hold(source, event, before, state)`.
         run: the run's id.
         snapshots: publishes snapshots.
         writes: what it is told is kept; False for a `Reexecution`, which stands in its place.

@@ -186,9 +186,10 @@ def _restore(
     if engine.ranks.agree(heeded):  # a rank's journal may lack that, or all of it if the rank is a new one
         _ask_again(engine)
     lost = None if snapshot is None else snapshot.about()["unwritten"]
+    untold = lost is not None and snapshot is not None and snapshot.about()["untold"]
     path = None if snapshot is None else snapshot.path
     _record(engine, run_dir, about, past, start, path, lost, lock)
-    engine.announced_until = start.seq - (lost is not None)
+    engine.announced_until = start.seq - untold
     if lock is not None:  # how it ended isn't what will happen there now
         engine.announced_until = 0 if last is None else last.seq - (last.event in ("Failed", "Stopped"))
     report = ResumeReport(run_dir, path, start.seq, len(past.expected), chosen.passed_over, chosen.torn, changed)
@@ -202,7 +203,7 @@ def _restore(
         passed_over = engine.driver.restore_generators()  # the last act: nothing may draw after it
         if passed_over:
             _tell_of_generators(engine, snapshot, passed_over)
-        if lost is not None:  # its listeners' memory is that of before: nobody heard what the journal couldn't take
+        if untold:  # its listeners' memory is that of before: nobody heard what the journal couldn't take
             _hear_again(engine, lost[-1][0])
         if lock is None:
             engine._snapshot()  # a run of its own must not depend on its parent's files, not even for a moment

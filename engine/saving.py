@@ -51,6 +51,7 @@ def take(engine: Engine, *, exact: bool, journal_failed: bool = False) -> None:
         "schema": resume.schema_of(state),
         "state": attrs.asdict(state, recurse=False),
         "unwritten": [[line.decode(), chain] for line, chain in unwritten] or None,
+        "untold": engine._untold == state.seq,
     }
     if many:
         about["chains"] = engine.ranks.gather(about["chain"])

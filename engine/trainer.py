@@ -54,8 +54,8 @@ from .steps import Steps
 _OUTSIDE_AN_EPOCH = ("init", "sanity_check", "epoch_begin", "epoch_end")
 _BUILT_IN = frozenset({*_OUTSIDE_AN_EPOCH, "fetch", "step", "validate"})
 
-_ITS_OWN = {"fetch": Fetched, "step": Stepped}
-"""What a trainer's own work in a state makes, twice per batch; see `JournalWriter.hold`."""
+_QUICK = {Fetched: ("fetch", "step"), Stepped: ("step", "fetch")}
+"""What a trainer's own work makes twice per batch, with the states that lie on both sides; see `JournalWriter.hold`."""
 
 _fetched = maker(Fetched, "ids")
 
@@ -245,7 +245,8 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
             requeue=given["requeue"],
             seed=seed,
         )
-        self._unheard = [event for name, event in _ITS_OWN.items() if name not in (given["perform"] or {})]
+        own = given["perform"] or {}
+        self._quick = {event: dest for event, (source, dest) in _QUICK.items() if source not in own}
         for target, fn in marked_for(marker):
             self.listeners.add(target, fn)
         self._min_epochs = min_epochs_of(given["min_epochs"], limit.n_epochs)

@@ -1,4 +1,4 @@
-"""What nobody hears, in a run whose steps take microseconds, is committed at once and becomes lines a little later."""
+"""In a run whose steps take microseconds, they are committed at once, and become lines a little later."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def clock(step: float = 1e-5) -> Any:
 
 
 def hold(out: JournalWriter, done: list[Transition], before: TrainerState | None = None) -> None:
-    """Commit transitions as an engine does that nobody listens to."""
+    """Commit transitions as an engine does."""
     for source, event, state in done:
         if isinstance(event, (Fetched, Stepped)) and state.state != "validate":
             out.hold(source, event, before, state)

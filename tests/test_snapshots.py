@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import json
+import math
 import os
 import random
 import shutil
@@ -25,7 +26,7 @@ import torch
 from tachograph.drivers import RestoreFault, StubDriver, generators
 from tachograph.drivers.staging import Staging
 from tachograph.engine import Callback, EarlyStopping, Events, Journal, LRSchedule, Progress, SnapshotPolicy, Trainer
-from tachograph.engine.journal import JournalWriteError
+from tachograph.engine.journal import JournalWriteError, holding
 from tachograph.engine.snapshots import (
     SnapshotFault,
     SnapshotWriteFault,
@@ -325,12 +326,18 @@ def test_what_a_fault_means_may_be_changed_at_a_resume(run_dir: Path, straight: 
     expect_same_end(again, straight)
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, *range(3, 36, 3)])
+@pytest.mark.parametrize(
+    ("quick", "n"), [*((0.0, n) for n in [0, 1, 2, *range(3, 36, 3)]), *((math.inf, n) for n in range(17))]
+)
 @pytest.mark.parametrize("also_snapshots", [False, True])
 def test_a_journal_that_fails_at_its_nth_write_or_sync_ends_the_run_and_loses_nothing_that_was_acknowledged(
-    run_dir: Path, straight: Trainer, n: int, also_snapshots: bool
+    run_dir: Path, straight: Trainer, monkeypatch: pytest.MonkeyPatch, quick: float, n: int, also_snapshots: bool
 ) -> None:
-    """R12, R59: EIO for good; if no emergency snapshot can be written either, that is attached to the first error."""
+    """R12, R59: EIO for good; if no emergency snapshot can be written either, that is attached to the first error.
+
+    Each transition a line at once, and several of them held.
+    """
+    monkeypatch.setattr(holding, "QUICK", quick)
     below = run_dir if also_snapshots else run_dir / "journal"
     strike = FailingAfter(run_dir / "journal", n, also_snapshots)
     heard: list[int] = []
@@ -363,11 +370,13 @@ class FailingAfter:
             raise OSError(BROKEN, os.strerror(BROKEN))
 
 
+@pytest.mark.parametrize(("quick", "n"), [(0.0, 17), (math.inf, 9)])
 def test_an_emergency_snapshot_is_used_again_if_the_life_that_went_on_from_it_took_none(
-    run_dir: Path, straight: Trainer
+    run_dir: Path, straight: Trainer, monkeypatch: pytest.MonkeyPatch, quick: float, n: int
 ) -> None:
-    """R12: the record that it carried is the next life's, but the point is the same."""
-    strike = FailingAfter(run_dir / "journal", 17, False)
+    """R12: the records that it carried are the next life's, but the point is the same."""
+    monkeypatch.setattr(holding, "QUICK", quick)
+    strike = FailingAfter(run_dir / "journal", n, False)
     with disk(run_dir / "journal", strike), pytest.raises(JournalWriteError):
         job(run_dir, snapshot_every=None).run()
     (emergency,) = catalogue(run_dir)[0]

@@ -1,9 +1,9 @@
 """Transitions that are committed and no lines yet: how a run whose steps take microseconds pays little for its journal.
 
 A line costs most by what it displaces: between torch's operations, its code and the kernel's have left the caches. So
-where steps follow each other quickly, a transition that nobody hears goes into a page of memory that the kernel keeps
-with a file (`held`): a killed process loses none of it. The lines are written several at a time, soon after, and always
-before anybody hears of a transition, before a snapshot, a note, or the end.
+where steps follow each other quickly, a transition goes into a page of memory that the kernel keeps with a file
+(`held.bin`): a killed process loses none of it. The lines are written several at a time, soon after, and always before
+a transition of another kind, a snapshot, a note, or the end.
 
 What is held is the event; the state that a line also has follows from the line before it, by the event's fold. Whoever
 reads the journal, or resumes the run, makes the lines that aren't there yet (`left_over`).

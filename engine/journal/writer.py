@@ -1,8 +1,7 @@
 """`JournalWriter`: commits transitions. Each is a line that one `write(2)` hands to the kernel, and nothing else.
 
 A record is committed when the kernel has it: a killed process loses none. Where steps follow each other within less
-than a millisecond, what nobody hears takes a shorter way to the kernel, and lines are made of several at a time
-(`holding`).
+than a millisecond, theirs take a shorter way to the kernel, and lines are made of several at a time (`holding`).
 The disk is waited for elsewhere (`durable`), and what a failure means is settled below (`output`).
 """
 
@@ -224,7 +223,7 @@ class JournalWriter:
             self._seal()
 
     def hold(self, source: str, event: Any, before: Any, state: Any) -> None:
-        """Commit one transition that nobody hears; see `Holding`.
+        """Commit one transition that may be held; see `Holding`.
 
         Args:
             source: the name of the state it left.

@@ -181,7 +181,7 @@ class Reexecution:
         self._seq, self._chain = state.seq, chain
 
     def hold(self, source: str, event: Event, before: Any, state: Any) -> None:
-        """Hold a transition that nobody hears against its record; see `append`."""
+        """Hold a transition against its record; see `append`."""
         self.append(source, event, state)
 
     def _part(self, record: Record, source: str, event: Event, state: Any) -> None:
