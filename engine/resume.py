@@ -185,7 +185,7 @@ def _restore(
     heeded = any(_heeded_stop(engine, record) for record in past.accounts)
     if engine.ranks.agree(heeded):  # a rank's journal may lack that, or all of it if the rank is a new one
         _ask_again(engine)
-    lost = None if snapshot is None else snapshot.about()["unwritten"]
+    lost: Any = None if snapshot is None else snapshot.about()["unwritten"]
     untold = lost is not None and snapshot is not None and snapshot.about()["untold"]
     path = None if snapshot is None else snapshot.path
     _record(engine, run_dir, about, past, start, path, lost, lock)
