@@ -15,7 +15,7 @@ from .sanity_check import SanityChecked
 from .step import Stepped
 from .table import ANY, Machine, Row, training_machine, training_rows
 from .trainer_state import TrainerState
-from .validate import Validated
+from .validate import Validated, validation_put_off
 
 __all__ = [
     "ANY",
@@ -42,4 +42,5 @@ __all__ = [
     "maker",
     "training_machine",
     "training_rows",
+    "validation_put_off",
 ]

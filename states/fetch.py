@@ -56,4 +56,4 @@ class Exhausted(Event):
 
 def validation_due(state: TrainerState, event: Exhausted) -> bool:
     """validation due at epoch end"""
-    return event.validate_due
+    return event.validate_due or state.validate_due

@@ -13,6 +13,7 @@ from .trainer_state import TrainerState
 _stepped = evolver(
     TrainerState,
     *("global_forward_batches", "batch_idx_in_epoch", "optimizer_steps", "accumulated", "samples", "place"),
+    "validate_due",
 )
 TAILS = ("flush", "carry", "drop")
 """What may happen to an accumulation window that is open when its epoch ends (see `window_size`)."""
@@ -55,12 +56,13 @@ class Stepped(Event):
             0 if closed else state.accumulated + 1,
             state.samples + self.samples,
             state.place + self.samples,
+            dest != "validate" and (self.validate_due or state.validate_due),
         )
 
 
 def validation_due(state: TrainerState, event: Stepped) -> bool:
     """validation due after this step"""
-    return event.validate_due
+    return event.validate_due or state.validate_due
 
 
 def window_size(state: TrainerState, accumulation_steps: int, tail: str = "flush") -> int:

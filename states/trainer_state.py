@@ -13,7 +13,7 @@ import attrs
 
 from .errors import StateFault, nearest
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of the fields below. A change of them raises it and adds a function to `UPCASTS`."""
 
 
@@ -22,7 +22,12 @@ def _with_place(old: dict[str, Any]) -> dict[str, Any]:
     return {**old, "place": 0, "epoch_cut_asked": ""}
 
 
-UPCASTS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _with_place}
+def _with_validate_due(old: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 knew no validation that was put off."""
+    return {**old, "validate_due": False}
+
+
+UPCASTS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _with_place, 2: _with_validate_due}
 """version n -> a pure function that turns the plain data of version n into that of version n + 1."""
 
 LIMITS = ("n_epochs", "total_batches")
@@ -74,6 +79,7 @@ class TrainerState:
         validations: validations done, without the sanity check.
         epoch_exhausted: this epoch has no batch left, and what follows its validation is its end.
         epoch_cut_asked: why a listener asked this epoch to end before its next batch; "" means nobody did.
+        validate_due: a validation is still to be made: it was due after a step, and a state of one's own came first.
         stop_asked: why a listener asked the run to stop at the next transition; "" means nobody did.
         results: the last validation's results, by their flat names.
         n_epochs: the limit in epochs; None means none.
@@ -96,6 +102,7 @@ class TrainerState:
     validations: int = attrs.field(default=0, validator=_count)
     epoch_exhausted: bool = attrs.field(default=False, validator=_flag)
     epoch_cut_asked: str = attrs.field(default="", validator=_text)
+    validate_due: bool = attrs.field(default=False, validator=_flag)
     stop_asked: str = attrs.field(default="", validator=_text)
     results: dict[str, Any] = attrs.field(factory=dict, validator=_results)
     n_epochs: int | None = attrs.field(default=None, validator=_count_or_none)

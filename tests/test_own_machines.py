@@ -17,7 +17,18 @@ from tachograph.drivers import RestoreFault, StubDriver, choose_driver
 from tachograph.engine import Engine, Filter, Journal, Kept, Progress, Trainer, diff, recording, replay
 from tachograph.engine.report.telling import tell
 from tachograph.engine.testing import assert_deterministic, assert_resumes_exactly
-from tachograph.states import CallerError, Event, Failed, Machine, MachineFault, Row, Stopped
+from tachograph.states import (
+    CallerError,
+    Event,
+    Failed,
+    Machine,
+    MachineFault,
+    Row,
+    Stepped,
+    Stopped,
+    TrainerState,
+    validation_put_off,
+)
 from tests.jobs.own_machines import GAME, Judged, Playing, Table, blurring, game
 from tests.test_cli_support import cli
 
@@ -703,3 +714,52 @@ def test_a_trainer_with_states_of_its_own_verifies_and_rewinds(tmp_path: Path) -
             trainer = blurring(None)
             assert trainer.rewind(tmp_path / "run", seq=record.seq).state == record.source
             assert (trainer.batch is not None) == (record.source == "blur")
+
+
+# -- a validation that a state of one's own comes before ---------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class Lent(Event):
+    """A state of one's own has done its work."""
+
+
+def every_second(state: TrainerState, event: Event) -> bool:
+    """every second batch"""
+    return state.global_forward_batches % 2 == 1
+
+
+LENDS = [Row("step", Stepped, "lend", every_second)]
+
+
+def lending(run_dir: Path, rows: list[Row], validate_every: int) -> Trainer:
+    return Trainer(
+        None, StubDriver(), [1, 2, 3, 4, 5, 6, 7], None, n_epochs=2, metrics={"value": "value"},
+        validate_dataloaders=[1, 2], validate_every=validate_every, rows=rows, perform={"lend": lambda state: Lent()},
+        run_dir=run_dir, progress_bar=None,
+    )  # fmt: skip
+
+
+def validated_after(run_dir: Path) -> list[int]:
+    return [r.state.global_forward_batches for r in Journal(run_dir) if r.event == "Validated"]
+
+
+def test_a_validation_that_a_state_of_ones_own_comes_before_is_made_after_it(tmp_path: Path) -> None:
+    """The row takes `Stepped` away just where a validation is due."""
+    rows = [*LENDS, Row("lend", Lent, "validate", validation_put_off), Row("lend", Lent, "fetch")]
+    trainer = lending(tmp_path / "run", rows, 2)
+    trainer.run(num_eval_sanity_batch=0)
+    assert validated_after(tmp_path / "run") == [2, 4, 6, 8, 10, 12, 14]
+    assert not trainer.trainer_state.validate_due
+
+
+def test_a_validation_that_nobody_leads_to_is_made_after_the_next_step_or_at_the_epochs_end(tmp_path: Path) -> None:
+    """A table without a row from the state to *validate* loses none."""
+    rows = [*LENDS, Row("lend", Lent, "fetch")]
+    lending(tmp_path / "run", rows, 2).run(num_eval_sanity_batch=0)
+    assert validated_after(tmp_path / "run") == [3, 5, 7, 9, 11, 13, 14]
+
+
+def test_a_validation_that_was_put_off_survives_a_kill(tmp_path: Path) -> None:
+    rows = [*LENDS, Row("lend", Lent, "validate", validation_put_off), Row("lend", Lent, "fetch")]
+    assert_resumes_exactly(lambda run_dir: lending(run_dir, rows, 4), steps=None, at="all", folder=tmp_path)

@@ -59,6 +59,7 @@ def test_a_state_has_the_fields_of_the_reference_trainer_and_those_that_resume_n
         "validations",
         "epoch_exhausted",
         "epoch_cut_asked",
+        "validate_due",
         "stop_asked",
         "results",
         "n_epochs",
@@ -206,7 +207,10 @@ def test_each_event_changes_what_it_is_about_and_nothing_else(state: TrainerStat
         said(Exhausted(flushed=True), **over, optimizer_steps=stepped, accumulated=0),
         said(Exhausted(flushed=True, skipped=True), **over, accumulated=0),
         said(Exhausted(dropped=2, cut="enough"), **over, accumulated=0),
-        said(Validated(results={"loss": 1.0}), validations=s.validations + 1, results={"loss": 1.0}),
+        said(Stepped(samples=8, validate_due=True), **seen, optimizer_steps=stepped, accumulated=0, validate_due=True),
+        said(
+            Validated(results={"loss": 1.0}), validations=s.validations + 1, results={"loss": 1.0}, validate_due=False
+        ),
         said(EpochEnded(epoch=1), **fresh, cur_epoch_idx=s.cur_epoch_idx + 1),
         said(Stopped(reason="enough")),
         said(Failed(error="no", kind="ValueError")),
@@ -316,9 +320,15 @@ def test_without_a_flush_every_window_is_a_full_one(tail: str) -> None:
 
 def test_a_state_of_the_first_schema_is_read() -> None:
     old = TrainerState(state="fetch", batch_idx_in_epoch=3, samples=24).to_dict()
-    del old["place"], old["epoch_cut_asked"]
+    del old["place"], old["epoch_cut_asked"], old["validate_due"]
     state = TrainerState.from_dict(old, 1)
     assert (state.place, state.epoch_cut_asked, state.samples) == (0, "", 24)
+
+
+def test_a_state_of_the_second_schema_is_read() -> None:
+    old = TrainerState(state="fetch", batch_idx_in_epoch=3).to_dict()
+    del old["validate_due"]
+    assert TrainerState.from_dict(old, 2) == TrainerState(state="fetch", batch_idx_in_epoch=3)
 
 
 def test_a_made_event_is_the_one_that_its_class_makes() -> None:

@@ -28,6 +28,7 @@ states = st.builds(
     **{name: st.none() | counts for name in ("num_batches_per_epoch", "n_epochs", "total_batches")},
     epoch_exhausted=st.booleans(),
     epoch_cut_asked=st.sampled_from(["", "overfit"]),
+    validate_due=st.booleans(),
     stop_asked=st.sampled_from(["", "enough"]),
     results=st.dictionaries(st.text(max_size=3), st.integers() | st.floats(allow_nan=False), max_size=2),
 )
