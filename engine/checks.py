@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tachograph.drivers import Driver
@@ -17,6 +18,19 @@ Perform = Callable[[Any], Event]
 
 ON_SNAPSHOT_FAULT = ("raise", "warn")
 """What a snapshot that can't be written means: the error ends the run, or it goes on and the next one is tried."""
+
+
+def with_engine(engine: Any, perform: Mapping[str, Any]) -> dict[str, Perform]:
+    """Return functions for the states' work, each called with the state; one that wants the engine before it has it.
+
+    Args:
+        engine: whose states.
+        perform: state -> `f(state)` or `f(engine, state)`.
+    """
+    return {
+        name: partial(fn, engine) if callable(fn) and not takes(fn, "state") and takes(fn, "engine", "state") else fn
+        for name, fn in perform.items()
+    }
 
 
 def check_perform(machine: Machine, perform: Mapping[str, Perform]) -> None:
@@ -40,7 +54,8 @@ def check_perform(machine: Machine, perform: Mapping[str, Perform]) -> None:
             )
         if not takes(fn, "state"):
             raise MachineFault(
-                f"perform['{name}'] is called with the state alone, which {name_of(fn)}{signature_of(fn)} can't take"
+                f"perform['{name}'] is called with the state, or with the engine and the state, which "
+                f"{name_of(fn)}{signature_of(fn)} can't take"
             )
         try:
             check_plain(fn, f"perform['{name}']")

@@ -30,7 +30,7 @@ from . import beginning, ending, recording, resume, saving, sources
 from .beginning import Rest
 from .callbacks.callback import Callback
 from .callbacks.snapshot_policy import SnapshotPolicy
-from .checks import Perform, as_callbacks, check_perform, check_snapshots, check_without_driver, seed_of
+from .checks import as_callbacks, check_perform, check_snapshots, check_without_driver, seed_of, with_engine
 from .fitness import check_folds, check_state, watched
 from .interruptions import Interruptions
 from .journal import Journal, JournalWriteError, Position
@@ -54,7 +54,8 @@ class Engine(Interruptions):
 
     Args:
         machine: the table.
-        perform: state name -> `function(state) -> event`, for every state that isn't final.
+        perform: state name -> `function(state) -> event`, or `function(engine, state) -> event`, for every state that
+            isn't final.
         state: the state to begin in, a frozen attrs value with `state` and `seq`; None means `TrainerState()`.
         driver: does the heavy part of snapshots; None means that there is none, and no snapshot is taken. It is set up,
             and its gradients are cleared, when a run begins.
@@ -100,7 +101,7 @@ class Engine(Interruptions):
     def __init__(
         self,
         machine: Machine,
-        perform: Mapping[str, Perform],
+        perform: Mapping[str, Callable[..., Event]],
         *,
         state: Any = None,
         driver: Driver | None = None,
@@ -112,7 +113,8 @@ class Engine(Interruptions):
         requeue: Any = None,
         seed: int | None = None,
     ) -> None:
-        check_perform(machine, perform)
+        own = with_engine(self, perform)
+        check_perform(machine, own)
         begins = TrainerState(state=str(machine.initial)) if state is None else state
         check_state(machine, begins)
         check_without_driver(driver, snapshot_every=snapshot_every, keep_snapshots=keep_snapshots)
@@ -133,7 +135,7 @@ class Engine(Interruptions):
         self.world = World()
         self.as_trained: list[Callable[[], AbstractContextManager[Any]]] = []
         self._own_limits = {name: getattr(begins, name) for name in limits_of(type(begins))}
-        self._perform = dict(perform)
+        self._perform = own
         watched(machine, self._perform, check_folds(machine, begins))
         self._way, self._final, self._index = machine.ways, machine.final, self.listeners.index  # read on every commit
         self._recorder: Recorder | None = None

@@ -34,7 +34,7 @@ from tachograph.states.step import TAILS, window_size
 
 from . import arguments, describing, recording
 from .callbacks.callback import Callback
-from .checks import Perform
+from .checks import Perform, with_engine
 from .debugging import debugging_of
 from .due import Due
 from .engine import Engine
@@ -102,9 +102,9 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
             that holds the number of its valid targets, or `f(outputs, batch) -> number`; None: all count alike.
             Snapshots: `keep_snapshots`, an int n to keep the last n, or a `Keep(...)`; `on_snapshot_fault`, "raise" or
             "warn" when one can't be written; `requeue`, see `requeue_of`. States of your own: `rows`, further rows of
-            the table (see `training_machine`), and `perform`, state name -> `f(state) -> event`. What is shown:
-            `progress_bar`, "auto", "rich", "plain", "json", "tqdm", a callback, or None. torch: `set_grad_to_none`,
-            `torch_non_blocking`, `torch_kwargs` (these two, and `gradscaler_kwargs`).
+            the table (see `training_machine`), and `perform`, state name -> `f(state) -> event` or `f(trainer, state)`.
+            What is shown: `progress_bar`, "auto", "rich", "plain", "json", "tqdm", a callback, or None. torch:
+            `set_grad_to_none`, `torch_non_blocking`, `torch_kwargs` (these two, and `gradscaler_kwargs`).
             `overfit_batches`: n > 0: train on the first n batches of the first epoch in every epoch, and validate on
             them; -1: on all of it; 0: off.
             `fast_dev_run`: True or n: one epoch of 1 or n batches of everything; no run directory is written or read.
@@ -227,7 +227,7 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
             "validate": self._validate,
             "epoch_end": self._epoch_end,
         }
-        machine, own = training_machine(given["rows"]), given["perform"] or {}
+        machine, own = training_machine(given["rows"]), with_engine(self, given["perform"] or {})
         perform |= own
         self._own_states = frozenset(machine.names) - _BUILT_IN - machine.final
         if self._own_states:
@@ -245,7 +245,6 @@ class Trainer(Steps, Evaluations, Models, Finders, Rehearsals, Engine):
             requeue=given["requeue"],
             seed=seed,
         )
-        own = given["perform"] or {}
         self._quick = {event: dest for event, (source, dest) in _QUICK.items() if source not in own}
         for target, fn in marked_for(marker):
             self.listeners.add(target, fn)

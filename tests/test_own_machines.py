@@ -354,11 +354,11 @@ ENGINES = {
     ),
     "a function of nothing": (
         lambda: engine_of(perform={"a": lambda: Went()}),
-        "perform['a'] is called with the state alone, which <lambda>",
+        "perform['a'] is called with the state, or with the engine and the state, which <lambda>",
     ),
-    "a function of the trainer too": (
-        lambda: engine_of(perform={"a": lambda trainer, state: Went()}),
-        "perform['a'] is called with the state alone, which <lambda>",
+    "a function of three": (
+        lambda: engine_of(perform={"a": lambda engine, state, batch: Went()}),
+        "perform['a'] is called with the state, or with the engine and the state, which <lambda>",
     ),
     "a generator": (
         lambda: engine_of(perform={"a": generating}),
@@ -763,3 +763,19 @@ def test_a_validation_that_nobody_leads_to_is_made_after_the_next_step_or_at_the
 def test_a_validation_that_was_put_off_survives_a_kill(tmp_path: Path) -> None:
     rows = [*LENDS, Row("lend", Lent, "validate", validation_put_off), Row("lend", Lent, "fetch")]
     assert_resumes_exactly(lambda run_dir: lending(run_dir, rows, 4), steps=None, at="all", folder=tmp_path)
+
+
+def test_a_states_work_is_given_the_engine_if_it_wants_it(tmp_path: Path) -> None:
+    """As a step function is; so it may stand anywhere, also before the trainer is built."""
+    seen: list[Any] = []
+
+    def lend(trainer: Trainer, state: TrainerState) -> Event:
+        seen.append((trainer, state is trainer.trainer_state))
+        return Lent()
+
+    trainer = Trainer(
+        None, StubDriver(), [1, 2, 3, 4], None, n_epochs=1, rows=[*LENDS, Row("lend", Lent, "fetch")],
+        perform={"lend": lend}, run_dir=tmp_path / "run", progress_bar=None,
+    )  # fmt: skip
+    trainer.run()
+    assert seen == [(trainer, True)] * 2
