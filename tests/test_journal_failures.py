@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -250,3 +251,17 @@ def test_a_power_cut_at_any_operation_loses_no_committed_record(tmp_path: Path, 
             kill(out)
     assert recover(tmp_path).end.seq == committed
     assert same(list(Journal(tmp_path)), done[:committed])
+
+
+def test_a_file_that_is_gone_altogether_is_told_as_any_failure_is(tmp_path: Path) -> None:
+    """It can't even be asked how much it holds."""
+    done = run(3)
+    out = writer(tmp_path)
+    out.append(*done[0])
+    os.close(out._output._fd)
+    with pytest.raises(JournalWriteError, match="EBADF"):
+        out.append(*done[1])
+    assert out.seq == 1
+    assert [b'"seq":2' in line for line, _ in out.unwritten] == [True]
+    out._output.tail._fd = -1  # it is closed
+    out.abandon()

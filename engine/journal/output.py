@@ -109,7 +109,11 @@ class Output:
     def _settle(self, lines: Sequence[Line]) -> list[Line]:
         """Ask the file how much was written of lines, and stand where it stands; return those that aren't in it."""
         left, size = list(lines), self.tail.at[0]
-        written = os.fstat(self._fd).st_size - size
+        try:
+            written = os.fstat(self._fd).st_size - size
+        except OSError as error:  # the disk is gone altogether
+            self.tail.failure = self.tail.failure or JournalWriteError.of(self.path, error)
+            return left
         while left and written >= len(left[0][0]):
             line, self.chain, self.crc, self.seq = left.pop(0)
             written, size = written - len(line), size + len(line)
