@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -12,11 +13,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tachograph.drivers import StubDriver
 from tachograph.engine import Callback, Trainer
-from tachograph.engine.journal import Journal, JournalLock, JournalWriteError, JournalWriter, Recovery, recover
+from tachograph.engine.journal import (
+    Journal,
+    JournalError,
+    JournalLock,
+    JournalWriteError,
+    JournalWriter,
+    Recovery,
+    recover,
+)
 from tachograph.engine.journal.files import HELD
 from tachograph.engine.world import World
 from tachograph.states import Fetched, Stepped, TrainerState
@@ -219,6 +229,21 @@ def test_what_cant_be_written_is_kept_line_by_line(tmp_path: Path, at: int) -> N
         following.append(*transition)
     following.close()
     assert lines(tmp_path / "full") == expected
+
+
+def test_a_value_that_only_a_line_can_hold_or_refuse_is_left_to_it(tmp_path: Path) -> None:
+    """A driver of one's own may count its generators in any number, and give a loss of any kind."""
+    done = run(4)
+    source, _, state = done[3]
+    for loss, rng, error in ((0.5, 2**70, None), (np.float32(0.5), 1, JournalError)):
+        out = quick(tmp_path / str(rng))
+        hold(out, done[:3])
+        event = Stepped(loss=loss, rng=rng)  # type: ignore[arg-type]
+        with pytest.raises(error) if error else contextlib.nullcontext():
+            out.hold(source, event, done[2][2], state)
+        assert out.seq == (3 if error else 4)
+        out.close()
+        assert len(Journal(tmp_path / str(rng))) == out.seq
 
 
 # -- with an engine -----------------------------------------------------------------------------------------

@@ -96,7 +96,10 @@ class Holding:
         if now - earlier >= QUICK or before is not self.state or (self._memory is None and not self._opened()):
             return False
         cls = event.__class__
-        entry = _pack((state.seq, source, cls.__name__, state.state, now, _VALUES[cls](event)))
+        try:
+            entry = _pack((state.seq, source, cls.__name__, state.state, now, _VALUES[cls](event)))
+        except (TypeError, ValueError, OverflowError):  # a driver's own kind of number: a line takes it, or tells of it
+            return False
         end = begin + 6 + len(entry)
         if end > SIZE:
             return False
