@@ -15,12 +15,13 @@ from .callbacks.callback import Callback
 from .retention import Keep
 
 Perform = Callable[[Any], Event]
+Work = Callable[..., Event]  # `f(state)` or `f(engine, state)`
 
 ON_SNAPSHOT_FAULT = ("raise", "warn")
 """What a snapshot that can't be written means: the error ends the run, or it goes on and the next one is tried."""
 
 
-def with_engine(engine: Any, perform: Mapping[str, Any]) -> dict[str, Perform]:
+def with_engine(engine: Any, perform: Mapping[str, Work]) -> dict[str, Perform]:
     """Return functions for the states' work, each called with the state; one that wants the engine before it has it.
 
     Args:

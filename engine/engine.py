@@ -30,7 +30,7 @@ from . import beginning, ending, recording, resume, saving, sources
 from .beginning import Rest
 from .callbacks.callback import Callback
 from .callbacks.snapshot_policy import SnapshotPolicy
-from .checks import as_callbacks, check_perform, check_snapshots, check_without_driver, seed_of, with_engine
+from .checks import Work, as_callbacks, check_perform, check_snapshots, check_without_driver, seed_of, with_engine
 from .fitness import check_folds, check_state, watched
 from .interruptions import Interruptions
 from .journal import Journal, JournalWriteError, Position
@@ -101,7 +101,7 @@ class Engine(Interruptions):
     def __init__(
         self,
         machine: Machine,
-        perform: Mapping[str, Callable[..., Event]],
+        perform: Mapping[str, Work],
         *,
         state: Any = None,
         driver: Driver | None = None,

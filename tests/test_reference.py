@@ -129,7 +129,7 @@ def test_an_entry_that_names_nothing_is_refused(text: str) -> None:
 
 
 def test_a_type_that_only_its_module_knows_is_spelt_out() -> None:
-    assert "`perform: Mapping[str, Callable[[Any], Event]]`" in reference.page("trainer")
+    assert "`perform: Mapping[str, Callable[..., Event]]`" in reference.page("trainer")
     assert "`dataloader`" in reference.page("samplers")  # its type is whatever the caller gives
 
 
