@@ -342,7 +342,7 @@ class Engine(Interruptions):
         if dest in self._final:
             ending.keep_rest(self, event)
         after = event.fold(before, dest)
-        recorder, heard = self._recorder, self._index[source, kind, dest]
+        recorder = self._recorder
         if recorder is not None:
             try:
                 if self._quick.get(kind) == dest:
@@ -355,8 +355,7 @@ class Engine(Interruptions):
                     self._untold = after.seq
                 raise
         self.trainer_state = after
-        if heard:
-            (hear or self._hear)(source, event, dest)
+        (hear or self._hear)(source, event, dest)
 
     def _hear(self, source: str, event: Event, dest: str) -> None:
         for fn, give in self._index[source, event.__class__, dest]:

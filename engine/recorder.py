@@ -84,7 +84,7 @@ class Recorder:
         self._say: Callable[[str], None] = lambda text: None
         self._diverged: Callable[[Divergence], None] = lambda divergence: None
         self.snapshots = SnapshotWriter(run_dir, about["run"], incarnation, finished, world, ranks)
-        self.append, self.hold = self._writer.append, self._writer.hold
+        self._expect_nothing()
 
     @property
     def seq(self) -> int:
@@ -133,6 +133,10 @@ class Recorder:
             self.append = self._append_expected
             self.hold = lambda source, event, before, state: self._append_expected(source, event, state)
 
+    def _expect_nothing(self) -> None:
+        """Write the coming transitions as they are; none is compared."""
+        self.append, self.hold = self._writer.append, self._writer.hold
+
     def _append_expected(self, source: str, event: Event, state: Any) -> None:
         self._writer.append(source, event, state)
         recorded = self._expected.pop(state.seq, None)
@@ -145,7 +149,7 @@ class Recorder:
         elif state.state in self._final:  # an error, a stop or another limit: it ends here, so it hasn't parted
             self._ends_comparison()
         else:
-            self.append, self.hold = self._writer.append, self._writer.hold
+            self._expect_nothing()
             field, before, now = first_difference(recorded, source, event, state)
             found = Divergence(state.seq, field, before, now, "")
             self._writer.remark(
@@ -155,7 +159,7 @@ class Recorder:
 
     def _ends_comparison(self) -> None:
         """All that can be re-executed is; a run that ends earlier than its records has matched what it reached."""
-        self.append, self.hold = self._writer.append, self._writer.hold
+        self._expect_nothing()
         self._expected = {}
         self._writer.remark("matched", matched=self._matched, of=self._to_match)
         self._say(f"{self._matched} of {self._to_match} re-executed transitions match")

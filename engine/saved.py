@@ -170,7 +170,6 @@ def _now(engine: Engine) -> tuple[dict[str, Any], dict[str, Any], Any]:
         "schema": resume.schema_of(state),
         "state": attrs.asdict(state, recurse=False),
         "unwritten": None,
-        "untold": False,
         "incarnation": position.incarnation,
         "about": recording.about(
             engine._settings(), engine._environment(), _run_of(engine), machine=engine.machine

@@ -87,10 +87,6 @@ def _recover(directory: Path, files: Files) -> Recovery:
     added = 0
     if listed and not listed[-1].compressed:
         added = _add_held(files, listed[-1])
-        if added:
-            history = RankHistory(directory)
-            history.load()
-            end = _check_all(history)
         _settle(files, listed[-1], end.seq)
     return Recovery(cut, end, added)
 

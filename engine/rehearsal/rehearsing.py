@@ -502,7 +502,6 @@ class Beginning:
             "schema": resume.schema_of(state),
             "state": attrs.asdict(state, recurse=False),
             "unwritten": None,
-            "untold": False,
         }
         folder = tempfile.mkdtemp(prefix="tachograph-")
         path = Path(folder) / "beginning"
