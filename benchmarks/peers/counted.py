@@ -12,25 +12,17 @@ from __future__ import annotations
 import gc
 import importlib
 import json
-import logging
 import os
 import subprocess
 import sys
 import tempfile
-import warnings
 
-import torch
-
-from .work import Samples, Work, bare
+from .work import Samples, Work, answering, bare
 
 
 def main() -> None:
     name, steps = sys.argv[1], int(sys.argv[2])
-    said = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    torch.set_num_threads(1)
+    said = answering()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         work = Work(steps, folder)

@@ -12,17 +12,13 @@ from __future__ import annotations
 import gc
 import importlib
 import json
-import logging
 import os
 import platform
 import sys
 import tempfile
-import warnings
 from importlib.metadata import version
 
-import torch
-
-from .work import Work, bare
+from .work import Work, answering, bare
 
 LISTENERS = 10
 SHARED = ("torch", "numpy")
@@ -30,11 +26,7 @@ SHARED = ("torch", "numpy")
 
 def main() -> None:
     name, steps = sys.argv[1], int(sys.argv[2])
-    said = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a library prints isn't an answer
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
-    torch.set_num_threads(1)
+    said = answering()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         work = Work(steps, folder)
